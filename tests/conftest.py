@@ -19,6 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import applications
 import pytest
 from filelock import FileLock
 
@@ -28,6 +29,26 @@ GUARD = Path(__file__).parent / "guard" / "sitecustomize.py"
 _spec = importlib.util.spec_from_file_location("equilibria_guard", GUARD)
 guard = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(guard)
+
+pytest_plugins = ["shared_data", "shared_runs", "shared_studies"]
+"""Fixtures of several folders, in `helpers`."""
+
+# Files that test several applications together, or studies of the papers with them.
+TOGETHER = {
+    "papers/test_ernn_studies.py": ["recurrent"],
+    "papers/test_flow_studies.py": ["flow"],
+    "papers/test_gpu_studies.py": ["language"],
+    "papers/test_inexact_studies.py": ["language"],
+    "papers/test_initialisation_trainings.py": ["language", "synthetic"],
+    "papers/test_language_studies.py": ["language", "synthetic"],
+    "papers/test_neural_studies.py": ["language", "synthetic"],
+    "papers/test_representation_studies.py": ["signal"],
+    "zoo/language/test_recurrent.py": ["recurrent"],
+    "zoo/synthetic/test_copying.py": ["language"],
+    "zoo/synthetic/test_drawn_tasks.py": ["recurrent"],
+    "zoo/synthetic/test_synthetic_recipes.py": ["language", "recurrent"],
+}
+collect_ignore = [file for file, names in TOGETHER.items() if not applications.present(*names)]
 
 # What a test asserts is true of the CPU, unless it is marked `device`.
 if "EQUILIBRIA_TEST_DEVICE" not in os.environ:

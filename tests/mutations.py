@@ -7,6 +7,7 @@ import resource
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -77,3 +78,8 @@ def bounded(size: int) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, old)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     assert grown <= 2 * size + SPARE, f"{grown / 2**20:.0f} MiB for a file of {size} bytes"
+
+
+def put(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from applications import needs
 from torch import Tensor, nn
 
 import equilibria as eq
@@ -174,6 +175,7 @@ def test_where_nothing_is_to_be_learned_the_output_is_compared() -> None:
     assert found.recommended.name == expected.recommended.name
 
 
+@needs("graph")
 def test_a_sample_of_a_batch_of_graphs_is_a_graph() -> None:
     """Not a node, whose gradient may vanish, nor the whole batch."""
     torch.manual_seed(0)

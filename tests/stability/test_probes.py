@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from applications import needs
 from torch import nn
 
 import equilibria as eq
@@ -224,6 +225,7 @@ def test_an_iteration_that_explodes_has_no_residual():
     assert residual.absolute == math.inf == residual.relative
 
 
+@needs("language")
 def test_a_model_of_the_zoo_and_nothing_changed():
     torch.manual_seed(0)
     model = models.create("deq-trellisnet", vocabulary=11, width=6, hidden=4, initial="gaussian")

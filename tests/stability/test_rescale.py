@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from applications import needs
 from torch import nn
 
 import equilibria as eq
@@ -171,6 +172,7 @@ def test_a_batch_that_is_one_sample():
     assert measured(layer, batch(3, 24)) == pytest.approx(0.5, abs=0.02)
 
 
+@needs("language")
 def test_a_sequence_model():
     torch.manual_seed(0)
     model = models.create("deq-trellisnet", vocabulary=11, width=6, hidden=4, initial="orthogonal")

@@ -1,0 +1,40 @@
+"""Small archives, and the texts of a graph that they hold."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+
+import pytest
+
+PARTS = {
+    "A": "1, 2\n2, 1\n2, 3\n3, 2\n4, 5\n5, 4\n",
+    "graph_indicator": "1\n1\n1\n2\n2\n",
+    "graph_labels": "0\n1\n",
+    "node_labels": "1\n3\n1\n2\n1\n",
+}
+
+
+MEMBERS = {f"{n:03}.cls": f"{n}\n".encode() * 200 for n in range(8)}
+
+
+def tar(form: int = tarfile.PAX_FORMAT) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w", format=form) as packed:
+        for name, each in MEMBERS.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(each)
+            packed.addfile(entry, io.BytesIO(each))
+    return content.getvalue()
+
+
+def zipped(method: int = zipfile.ZIP_DEFLATED, folder: str = "MUTAG/", twice: str = "") -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", method) as packed:
+        for name, each in PARTS.items():
+            packed.writestr(f"{folder}MUTAG_{name}.txt", each)
+        if twice:
+            with pytest.warns(UserWarning, match="Duplicate"):
+                packed.writestr(f"{folder}MUTAG_{twice}.txt", "1\n")
+    return content.getvalue()

@@ -1,0 +1,181 @@
+"""Options, help and lists: as they are typed, on a terminal of 80 columns and in a pipe."""
+
+import functools
+import re
+from dataclasses import replace
+
+import pytest
+import yaml
+from applications import needs
+
+from equilibria import __version__
+from equilibria.run import config
+from equilibria.run import recipe as recipes
+from equilibria.run.cli.main import commands, main
+from equilibria.run.registry import find_imported
+from equilibria.run.studies import catalogue
+
+RECIPE = {
+    "description": "five steps on digits",
+    "task": {"name": "image_classification", "data": "digits"},
+    "model": {"name": "dense", "width": 8},
+    "solver": {"name": "Picard", "rtol": 1e-3, "max_evals": 10},
+    "epochs": 1,
+    "batch_size": 256,
+    "probes": 4,
+}
+
+
+def printed(capsys, *argv):
+    capsys.readouterr()
+    try:
+        assert main(argv) == 0
+    except SystemExit as ended:
+        assert ended.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("options")
+    (path / "tiny.yaml").write_text(yaml.safe_dump(RECIPE))
+    return path
+
+
+def test_hyphens_and_underscores_are_alike():
+    found = recipes.load(
+        "digits", ["--batch-size", "7", "--solver.max-evals=9", "--eval_batch-size=5"]
+    )
+    assert (found.batch_size, found.solver.max_evals, found.eval_batch_size) == (7, 9, 5)
+
+
+@pytest.mark.parametrize("spelling", ["--data-dir", "--data_dir"])
+def test_a_commands_own_options_have_both_spellings(spelling, capsys, tmp_path):
+    assert main(["evaluate", "nowhere", spelling, "somewhere"]) == 1
+    assert "--data-dir: there is no folder somewhere" in capsys.readouterr().err
+    assert main(["evaluate", "nowhere", spelling, str(tmp_path)]) == 1
+    assert "no run folder nowhere" in capsys.readouterr().err
+    assert main(["train", "digits", f"{spelling}={tmp_path}", "--batch-size", "100000"]) == 1
+    assert "batch_size is 100000" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["--version"], ["train", "--version"], ["doctor", "a", "--version"]]
+)
+def test_the_version_is_told_wherever_it_is_asked_for(words, capsys):
+    assert printed(capsys, *words) == f"equilibria {__version__}\n"
+
+
+@pytest.mark.usefixtures("shallow", "unsaved")
+def test_quiet_leaves_where_the_result_is(folder, capsys):
+    run, recipe = str(folder / "run"), str(folder / "tiny.yaml")
+    assert printed(capsys, "--quiet", "train", recipe, "--out", run) == f"{run}\n"
+    assert printed(capsys, "evaluate", run, "--quiet") == f"{run}/evaluation.json\n"
+    assert printed(capsys, "memory", run, "--quiet") == f"{run}/memory.json\n"
+    out = str(folder / "initialise")
+    sizes = ("--draws", "1", "--samples", "4", "--scales", ".5", "--ensembles", "goe")
+    said = printed(capsys, "initialise", recipe, "--quiet", "--out", out, *sizes)
+    assert said == f"{out}/initialise.json\n"
+    assert main(["doctor", run, "--quiet", "--samples", "2", "--starts", "1"]) in (0, 3)
+    assert capsys.readouterr() == (f"{run}/doctor.json\n", "")
+    assert main(["report", run, "--quiet"]) == 0
+    assert capsys.readouterr() == (f"{run}/report.html\n", "")
+
+
+def test_quiet_leaves_names_of_a_list(capsys):
+    assert printed(capsys, "recipes", "--quiet").split("\n")[:-1] == recipes.available()
+    assert printed(capsys, "reproduce", "--quiet").split("\n")[:-1] == list(catalogue.names())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("train", "evaluate", "doctor", "memory", "initialise"),
+        pytest.param("generate", marks=needs("language")),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused_at_once(command, folder, capsys):
+    name = "digits" if command in ("train", "initialise") else str(folder / "run")
+    capsys.readouterr()
+    assert main([command, name, "--device", "cuda:9"]) == 1
+    error = capsys.readouterr().err
+    assert "cuda:9" in error and "choose from cpu" in error and len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [(), *((name,) for name in commands()), ("train", "digits")])
+def test_help_fits_80_columns_and_has_no_python_in_it(words, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = printed(capsys, *words, "--help")
+    assert max(map(len, out.splitlines())) <= 80
+    assert not re.search(r"%%|<function|<class|lambda>|\bNone\b|NoneType|\(type:", out)
+
+
+def test_the_help_of_a_recipe_shows_what_could_be_chosen_in_place_of_null(capsys):
+    out = printed(capsys, "train", "digits", "--help")
+    for key in ("initialisation.ensemble", "regulariser.gamma", "regulariser.controller.evals"):
+        assert f"  --{key} " in out
+    assert "--regulariser.name NAME" in out
+    assert re.search(r"--solver.rtol FLOAT\|LIST\|MAPPING\s+relative tolerance", out)
+    assert re.search(r"--regulariser.name.*?default: null", out, re.DOTALL)
+
+
+def test_the_help_of_a_recipe_names_the_keys_of_every_class(capsys):
+    out = printed(capsys, "train", "digits", "--help")
+    chosen = {"image_classification", "dense", "Anderson", "Implicit", "GMRES"}
+    more = out[out.index("other classes") :]
+    found = {}
+    for name, keys in re.findall(r"^    ([\w-]+): ((?:.|\n {8})*)", more, re.MULTILINE):
+        found.setdefault(name, set()).update(re.split(r",\s+", keys.strip()))
+    single = {"Initialisation", "JacobianPenalty", "EvaluationBudget", "FixedPointCorrection"}
+    single |= {"Alternating", "Checkpointing"}
+    shown = chosen | single | {"ShallowStart", "AdamW", "Cosine", "ForwardBackward"}
+    foreign = set()
+    for name, base, place in recipes.choices().entries:
+        cls = find_imported(place)
+        if cls is None and find_imported(base):  # of an application that the recipe does not need
+            foreign.add(name)
+        if cls is None or name in shown:
+            continue
+        names = {key.removesuffix(".name") for key in found[name]} - {"none"}
+        assert names == set(config.fields_of(cls)), name
+    listed = re.findall(r"^    ((?:.|\n {8})*): keys\s+with\s+--", more, re.MULTILINE)
+    assert foreign <= {name for names in listed for name in re.split(r",\s+", names)}
+
+
+@pytest.mark.parametrize("command", ["recipes", "reproduce"])
+def test_names_in_a_list_are_whole(command, capsys, monkeypatch):
+    # Every study with the points of one: the real grids are read in test_studies.py.
+    few = catalogue.find("digits/training").points("cpu")[:2]
+    find, load = catalogue.find, functools.cache(recipes.load)
+    monkeypatch.setattr(catalogue, "find", lambda name: replace(find(name), points=lambda _: few))
+    monkeypatch.setattr(recipes, "load", load)
+    names = recipes.available() if command == "recipes" else catalogue.names()
+    for columns in (None, "80", "60"):
+        for name in ("COLUMNS", "FORCE_COLOR"):
+            monkeypatch.delenv(name, raising=False)
+        if columns:  # a terminal of this width
+            monkeypatch.setenv("COLUMNS", columns)
+            monkeypatch.setenv("FORCE_COLOR", "1")
+        shown = re.sub(r"\x1b\[[\d;]*m", "", printed(capsys, command))
+        assert set(names) <= set(shown.split()) and "…" not in shown
+        table = shown.splitlines()[: len(names)]
+        assert columns is None or max(map(len, table)) <= int(columns)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--adjoint.name", "Shine"], "give --solver.name Broyden"),
+        (["--adjoint.name", "Unrolled", "--solver.name", "NewtonKrylov"], "adjoint is Unrolled"),
+        (["--task.data", "nothere"], "no data set is called 'nothere', nor any folder"),
+    ],
+    ids=" ".join,
+)
+def test_a_choice_that_cannot_work_is_refused_before_anything_is_written(
+    words, said, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "digits", *words]) == 1
+    error = capsys.readouterr().err
+    assert said in error and "eq." not in error and "bug" not in error
+    assert not any(path.is_file() for path in tmp_path.rglob("*.*") if path.name != ".lock")

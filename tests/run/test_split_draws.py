@@ -1,0 +1,141 @@
+"""What training draws at random is the same on any number of processes and micro-batches."""
+
+import copy
+import functools
+
+import flow_tree
+import pytest
+import texts
+import torch
+from applications import present
+from safetensors.torch import load_file, save_file
+from several import several
+
+from equilibria import draws
+from equilibria.run import recipe as recipes
+from equilibria.run.evaluation import accelerator
+from equilibria.run.trainer import Trainer
+
+TIGHT = {
+    "solver": {"name": "Anderson", "rtol": 1e-6, "max_evals": 80},
+    "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-6}},
+    "regulariser": {"name": "JacobianPenalty", "gamma": 0.2},
+    "pretrain": None,
+    "optimiser": {"name": "SGD", "lr": 0.05, "momentum": 0.0},
+    "clip": None,
+    "precision": "float32",
+}
+
+
+def transformer(place):
+    """Dropout of words, features, positions and attention, a penalty and a correction."""
+    tree = copy.deepcopy(texts.LANGUAGE)
+    tree["task"]["file"] = str(place / "text.txt")
+    tree["model"] |= {"attention_dropout": 0.1, "input_dropout": 0.1}
+    return tree | TIGHT | {"correction": {"name": "FixedPointCorrection"}}
+
+
+def trellis(place):
+    """Dropout of hidden features and of weights."""
+    tree = transformer(place)
+    del tree["correction"]
+    tree["model"] = {"name": "deq-trellisnet", "width": 8, "hidden": 6, "scale": 0.3}
+    tree["model"] |= {"hidden_dropout": 0.2, "weight_dropout": 0.2}
+    return tree
+
+
+def images(_):
+    """Crops, shifts and mirroring, and a penalty."""
+    task = {"name": "image_classification", "data": "digits", "shift": 1, "flip": True, "crop": 0.6}
+    model = {"name": "dense", "width": 16}
+    return {"task": task, "model": model, "batch_size": 64, "epochs": 1} | TIGHT
+
+
+def recurrent(_):
+    """Dropout between the layers of a network that runs over time."""
+    return {
+        "task": {"name": "adding", "length": 12},
+        "model": {"name": "recurrent", "hidden": 8, "layers": 2, "dropout": 0.5},
+        "optimiser": TIGHT["optimiser"],
+        "batch_size": 8,
+        "epochs": 1,
+    }
+
+
+def flow(_):
+    """Solves that begin anywhere."""
+    tree = copy.deepcopy(flow_tree.TREE)
+    tree["model"]["start_noise"] = 2.0
+    return tree | {"adjoint": {"name": "Phantom", "steps": 1}, "optimiser": TIGHT["optimiser"]}
+
+
+CASES = {
+    "transformer": transformer,
+    "trellis": trellis,
+    "images": images,
+}
+CASES |= {"recurrent": recurrent} if present("recurrent", "synthetic") else {}
+CASES |= {"flow": flow} if present("flow") else {}
+
+
+def trained(tree, *options, steps=2):
+    """Return the weights after two steps."""
+    recipe = recipes.parse(tree, options)
+    trainer = Trainer(recipe, recipe.task.load(), accelerator(recipe.precision, "cpu"))
+    for _ in range(steps):
+        trainer.train_step()
+    return {name: each.detach().clone() for name, each in trainer.model.state_dict().items()}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("draws")
+    texts.write(place / "text.txt")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(place / "cache"))
+        yield place
+
+
+@pytest.fixture(scope="module")
+def alone(place):
+    """alone(case) -> the weights at first, and after steps of one process on whole batches."""
+
+    @functools.cache
+    def run(case):
+        tree = CASES[case](place)
+        return trained(tree, steps=0), trained(tree)
+
+    return run
+
+
+def same(found, wanted, start):
+    """Compare changes since the start."""
+    for name, value in wanted.items():
+        if value.is_floating_point():
+            size = float((value - start[name]).abs().max())
+            torch.testing.assert_close(found[name], value, rtol=0, atol=1e-3 * size + 1e-7)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_micro_batches_draw_what_the_whole_batch_draws(place, alone, case, monkeypatch):
+    tree, (start, whole) = CASES[case](place), alone(case)
+    same(trained(tree, "--accumulate=4"), whole, start)
+    keyed = draws.keyed
+    monkeypatch.setattr(draws, "keyed", lambda name, of: keyed(f"other {name}", of))
+    other = trained(tree)
+    with pytest.raises(AssertionError):  # the draws matter: the comparison means something
+        same(other, whole, start)
+
+
+def work(rank, place, cases):
+    for case in cases:
+        found = trained(CASES[case](place))
+        if rank == 0:
+            save_file(found, place / f"{case}.safetensors")
+
+
+def test_two_processes_draw_what_one_draws(place, alone):
+    several(work, 2, place, tuple(CASES))
+    for case in CASES:
+        start, whole = alone(case)
+        same(load_file(place / f"{case}.safetensors"), whole, start)

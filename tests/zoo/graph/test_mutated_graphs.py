@@ -1,0 +1,30 @@
+"""Damaged graphs: read as a reference reads them, or refused with a DataError."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from mutations import FUZZ, bounded, mutated, put
+from packed import PARTS
+
+from equilibria.run.data import DataError
+from equilibria.zoo.graph.data import load_graphs
+
+
+@FUZZ
+@given(content=mutated(*(each.encode() for each in PARTS.values())))
+@pytest.mark.parametrize("part", PARTS)
+def test_graphs(root: Path, part: str, content: bytes) -> None:
+    for name, each in PARTS.items():
+        put(root / f"X_{name}.txt", content if name == part else each.encode())
+    with bounded(len(content)), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            graphs = load_graphs(root).graphs
+        except DataError as error:
+            assert str(root) in str(error)
+            return
+    assert sum(graph.nodes for graph in graphs) > 0

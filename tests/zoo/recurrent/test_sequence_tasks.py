@@ -1,0 +1,153 @@
+"""Tasks on sequences: standardised by training data, split by volunteer, evaluated on others."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from equilibria.run.cli.main import main
+from equilibria.run.data import DataError
+from equilibria.zoo.io.selection import groups
+from equilibria.zoo.recurrent.task.sequences import SequenceClassification
+from equilibria.zoo.recurrent.task.standardisation import ChannelStatistics
+from equilibria.zoo.vision.model.dense import DenseConfig
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Sequences of 5 to 9 steps of two channels, from four people, in two classes."""
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(5, 10, 48)
+    y = np.arange(48) % 2
+    x = generator.normal(size=(48, 9, 2)).astype(np.float32) * [1, 100] + [0, 3] + y[:, None, None]
+    path = tmp_path / "moves"
+    path.mkdir()
+    arrays = {"x": x.astype(np.float32), "y": y, "lengths": lengths}
+    np.savez(path / "train.npz", **arrays, groups=np.arange(48) // 12)
+    np.savez(path / "test.npz", **{name: each[:10] for name, each in arrays.items()})
+    return path
+
+
+def task(folder: Path, **options):
+    return SequenceClassification(data=str(folder), **options).load()
+
+
+def train(folder: Path, out: Path, *options: str) -> None:
+    argv = ["train", "sequences", "--data", str(folder), "--out", str(out), "--epochs", "1"]
+    assert main([*argv, "--batch_size", "8", "--model.hidden", "16", *options]) == 0
+
+
+class TestStandardisation:
+    def test_is_of_the_training_sequences_without_their_padding(self, folder: Path) -> None:
+        loaded = task(folder)
+        (x, lengths), _ = loaded.samples["train"][slice(0, 48)]
+        there = torch.arange(9) < lengths[:, None]
+        torch.testing.assert_close(x[there].mean(0), torch.zeros(2), atol=1e-5, rtol=0)
+        deviation = x[there].std(0, correction=0)
+        torch.testing.assert_close(deviation, torch.ones(2), atol=1e-5, rtol=0)
+        assert not x[~there].any()
+
+    def test_a_constant_channel_stays_finite(self, folder: Path) -> None:
+        content = dict(np.load(folder / "train.npz"))
+        content["x"][..., 1] = 1e6
+        np.savez(folder / "train.npz", **content)
+        (x, _), _ = task(folder).samples["train"][slice(0, 48)]
+        assert x.isfinite().all() and not x[..., 1].any()
+
+    def test_compressed_signals_keep_their_sign_and_gain_where_they_are_small(
+        self, folder: Path
+    ) -> None:
+        (plain, _), _ = task(folder).samples["train"][slice(0, 48)]
+        (x, _), _ = task(folder, compress=0.1).samples["train"][slice(0, 48)]
+        expected = torch.asinh(10 * plain) / torch.asinh(torch.tensor(10.0))
+        torch.testing.assert_close(x, expected)
+
+    def test_noise_is_added_in_training_alone(self, folder: Path) -> None:
+        loaded = task(folder, noise=0.5)
+        batch = loaded.feed(48, 0).batch(0)
+        noisy = loaded.augment(batch).inputs[0] - batch.inputs[0]
+        assert abs(noisy.std().item() - 0.5) < 0.05
+        for other in loaded.batches("test", 5):
+            assert len(other.inputs[0]) == 5
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            *({"noise": -1.0}, {"noise": 0.1, "standardise": False}, {"valid": 1.5}),
+            *({"compress": 0.0}, {"compress": 0.1, "standardise": False}),
+        ],
+    )
+    def test_impossible_options_are_refused(self, options) -> None:
+        with pytest.raises(ValueError):
+            SequenceClassification(**options)
+
+
+class TestSelection:
+    def test_whole_volunteers_are_set_aside(self, folder: Path) -> None:
+        loaded = task(folder, valid=0.25)
+        sets = {
+            name: {*each.groups.tolist()} for name, each in loaded.samples.items() if name != "test"
+        }
+        assert len(sets["valid"]) == 1 and sets["valid"] | sets["train"] == {0, 1, 2, 3}
+        assert not sets["valid"] & sets["train"]
+        assert loaded.eval_split == "valid"
+
+    def test_one_volunteer_cannot_be_set_aside(self) -> None:
+        with pytest.raises(ValueError, match="all training sequences are of one group"):
+            groups(torch.zeros(5, dtype=torch.int64), 0.5)
+
+    def test_all_but_one_can_be_at_most(self) -> None:
+        assert len(groups(torch.arange(4), 0.99)) == 3
+        assert len(groups(torch.arange(4), 0.01)) == 1
+
+    def test_a_class_that_would_not_be_learned_from_is_refused(self, folder: Path) -> None:
+        content = dict(np.load(folder / "train.npz"))
+        content["y"] = (content["groups"] == groups(torch.arange(4), 0.25).item()).astype(int)
+        np.savez(folder / "train.npz", **content)
+        with pytest.raises(ValueError, match=r"all sequences of 1: set task\.valid"):
+            task(folder, valid=0.25)
+
+
+class TestRuns:
+    def test_a_run_is_evaluated_on_other_sequences_as_it_saw_its_own(
+        self, folder: Path, tmp_path: Path, capsys
+    ) -> None:
+        train(folder, tmp_path / "run")
+        seen = json.loads((tmp_path / "run" / "sequences.json").read_text("utf-8"))
+        assert seen["labels"] == ["0", "1"] and len(seen["standardise"]["mean"]) == 2
+        other = tmp_path / "other"
+        other.mkdir()
+        content = dict(np.load(folder / "train.npz"))
+        np.savez(other / "train.npz", **content)
+        np.savez(other / "test.npz", **{k: v for k, v in content.items() if k != "groups"})
+        assert main(["evaluate", str(tmp_path / "run"), "--data", str(other)]) == 0
+        config = SequenceClassification(data=str(other)).load_other(tmp_path / "run")
+        assert config.statistics == ChannelStatistics(
+            tuple(seen["standardise"]["mean"]), tuple(seen["standardise"]["deviation"])
+        )
+
+    def test_other_channels_are_refused(self, folder: Path, tmp_path: Path) -> None:
+        train(folder, tmp_path / "run")
+        content = dict(np.load(folder / "test.npz"))
+        content["x"] = content["x"][..., :1]
+        other = tmp_path / "other"
+        other.mkdir()
+        for part in ("train", "test"):
+            np.savez(other / f"{part}.npz", **content)
+        with pytest.raises(DataError, match="and the run has"):
+            SequenceClassification(data=str(other)).load_other(tmp_path / "run")
+
+    @pytest.mark.parametrize("cell", ["LSTM", "ImplicitERNN"])
+    def test_any_cell_trains_from_the_command_line(
+        self, folder: Path, tmp_path: Path, cell: str, capsys
+    ) -> None:
+        train(folder, tmp_path / "run", "--model.cell.name", cell)
+        lines = (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()
+        evals = json.loads(lines[-1])["train"]["forward"]["evals"]
+        assert (evals is not None) == (cell == "ImplicitERNN")
+
+    def test_tokens_are_no_signals(self, folder: Path) -> None:
+        with pytest.raises(ValueError, match="describes no classifier of sequences"):
+            task(folder).complete(DenseConfig())

@@ -1,0 +1,169 @@
+"""Files made to exhaust the machine, and files that are none: refused, by name, at no cost."""
+
+import gzip
+import io
+import os
+import socket
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pictures import folder
+from PIL import Image
+
+from equilibria.run import data
+from equilibria.run.data import DataError
+from equilibria.zoo.io import archive, checksums, decode
+from equilibria.zoo.vision.data import idx
+
+# --- what a header promises ----------------------------------------------------------------------
+
+
+def header(*shape: int) -> bytes:
+    return bytes((0, 0, 8, len(shape))) + struct.pack(f">{len(shape)}I", *shape)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (header(2**32 - 1, 2**32 - 1, 2**32 - 1), "0 entries, but its header says 792281624589"),
+        (header(2**32 - 1, 2**31, 2), "holds 0 entries"),  # 0 in 64 bits
+        (header(*[1] * 40) + b"\0", "its header says 40 axes"),
+        (header(0, 2**32 - 1, 2**32 - 1), "is empty"),
+    ],
+    ids=["huge", "overflow", "axes", "empty"],
+)
+@pytest.mark.parametrize("name", ["file", "file.gz"])
+def test_an_absurd_header_of_an_idx_file_is_named(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    with pytest.raises(DataError, match=message):
+        idx.read(tmp_path / name)
+
+
+@pytest.fixture
+def unpacked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many bytes gzip has unpacked since the test began."""
+    original, count = gzip.GzipFile.read, [0]
+
+    def read(self: gzip.GzipFile, size: int | None = -1) -> bytes:
+        block = original(self, size)
+        count[0] += len(block)
+        return block
+
+    monkeypatch.setattr(gzip.GzipFile, "read", read)
+    return lambda: count[0]
+
+
+BOMB = gzip.compress(header(2, 3) + bytes(1 << 26))
+
+
+def test_no_more_of_an_idx_file_is_unpacked_than_its_header_says(
+    tmp_path: Path, unpacked: Callable[[], int]
+) -> None:
+    (tmp_path / "file.gz").write_bytes(BOMB)
+    with pytest.raises(DataError, match="holds more entries, but its header says 6"):
+        idx.read(tmp_path / "file.gz")
+    assert unpacked() < 100
+
+
+# --- images --------------------------------------------------------------------------------------
+
+
+def png(width: int, height: int) -> bytes:
+    """A PNG of a kilobyte that says it has so many pixels."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        crc = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + crc
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    body = zlib.compress(bytes(100_000))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize("side", [8_001, 10_000, 13_000, 60_000])
+@pytest.mark.parametrize("options", [{}, {"size": 32}])
+def test_an_image_of_too_many_pixels_is_named_and_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: int, options: dict[str, int]
+) -> None:
+    limit = Image.MAX_IMAGE_PIXELS
+    path = folder(tmp_path, {"cat": 3, "dog": 3}) / "dog" / "001.png"
+    path.write_bytes(png(side, side))
+    monkeypatch.setattr(Image.Image, "load", None)
+    with pytest.raises(DataError) as caught:
+        data.load(str(tmp_path), **options)
+    assert f"{path} has " in str(caught.value)
+    assert "more than the 64 megapixels that are decoded" in str(caught.value)
+    assert limit == Image.MAX_IMAGE_PIXELS
+
+
+@pytest.mark.filterwarnings("error::PIL.Image.DecompressionBombWarning")
+def test_pillows_own_warning_is_not_seen_as_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="more than the 64 megapixels"):
+        decode.identified(io.BytesIO(png(10_000, 10_000)), "big.png")
+
+
+def test_an_image_that_became_too_large_is_named_where_it_is_decoded() -> None:
+    with pytest.raises(DataError, match=r"big\.png has 8001 x 8000 pixels, more than the 64 mega"):
+        decode.pixels(png(8_000, 8_001), "big.png", "RGB", (8, 8), lambda h, w: (0, 0, h, w))
+    found = decode.pixels(png(100, 100), "small.png", "RGB", (8, 8), lambda h, w: (0, 0, h, w))
+    assert (found == np.zeros((3, 8, 8))).all()
+
+
+def test_a_huge_file_is_not_read_as_an_image(tmp_path: Path) -> None:
+    path = folder(tmp_path, {"cat": 3, "dog": 3}) / "dog" / "001.png"
+    os.truncate(path, 1 << 32)  # without taking room on the disk
+    with pytest.raises(DataError, match=r"001\.png has 4,294,967,296 bytes, and the file of an"):
+        data.load(str(tmp_path))
+
+
+# --- what is no regular file ---------------------------------------------------------------------
+
+
+def bound(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as each:
+        each.bind(str(path))
+
+
+STRANGE: list[tuple[str, Callable[[Path], object], str]] = [
+    ("pipe", os.mkfifo, "it is a named pipe, not a regular file"),
+    ("socket", bound, "it is a socket, not a regular file"),
+    ("device", lambda path: path.symlink_to("/dev/zero"), "it is a device, not a regular file"),
+    ("loop", lambda path: path.symlink_to(path.name), "symbolic links"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), [s[1:] for s in STRANGE], ids=[s[0] for s in STRANGE])
+def test_only_regular_files_are_opened_as_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], object], message: str
+) -> None:
+    monkeypatch.chdir(folder(tmp_path, {"cat": 3, "dog": 3}) / "dog")  # a socket's path is short
+    make(Path("odd.png"))
+    with pytest.raises(DataError, match=f"odd.png cannot be read: .*{message}"):
+        data.load(str(tmp_path))
+
+
+def test_a_file_that_became_a_pipe_does_not_hang(tmp_path: Path) -> None:
+    images = data.load(str(folder(tmp_path, {"cat": 3, "dog": 3})))
+    path = tmp_path / images.train.names[0]
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DataError, match="it is a named pipe"):
+        images.train.decoded()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [idx.read, checksums.digest, lambda path: dict(archive.members(path, lambda name: True))],
+    ids=["idx", "checksum", "tar"],
+)
+def test_a_pipe_is_not_opened_as_data(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    os.mkfifo(tmp_path / "file.gz")
+    with pytest.raises(DataError, match=r"file\.gz cannot be read: it is a named pipe"):
+        read(tmp_path / "file.gz")

@@ -1,0 +1,410 @@
+"""Image classification: which images are chosen, their size, what is done to them at random."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from applications import needs
+from PIL import Image
+
+from equilibria.run import data
+from equilibria.run.cli.main import main
+from equilibria.run.data import DataError
+from equilibria.run.tasks import Part
+from equilibria.run.tasks.normalisation import Statistics
+from equilibria.zoo.io import headers
+from equilibria.zoo.io import image_files as files
+from equilibria.zoo.io.resize import resized, weights
+from equilibria.zoo.io.selection import parts, shares
+from equilibria.zoo.vision.model.dense import DenseConfig
+from equilibria.zoo.vision.model.mdeq import MDEQConfig
+from equilibria.zoo.vision.predict.seeing import sight
+from equilibria.zoo.vision.task.augmentation import cropped, flipped
+from equilibria.zoo.vision.task.classification import ImageClassification
+from equilibria.zoo.vision.task.photographs import Photographs
+from equilibria.zoo.vision.task.seen import Seen
+
+LABELS = ("a", "b", "c")
+TARGETS = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)[torch.randperm(100)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Twenty images of each of two classes, of sizes from 20 to 40, in noise."""
+    generator = np.random.default_rng(0)
+    for place, label in enumerate(("cat", "dog")):
+        (tmp_path / "pets" / label).mkdir(parents=True)
+        for number in range(20):
+            size = generator.integers(20, 41, 2)
+            noise = generator.integers(0, 128, (*size, 3)) + 127 * np.eye(3)[place].astype(int)
+            path = tmp_path / "pets" / label / f"{number:02}.png"
+            Image.fromarray(noise.astype(np.uint8)).save(path)
+    return tmp_path / "pets"
+
+
+# --- which images --------------------------------------------------------------------------------
+
+
+def test_samples_are_balanced_and_those_set_aside_are_like_all() -> None:
+    learned, aside = parts(TARGETS, LABELS, 10, 30)
+    assert TARGETS[aside].bincount().tolist() == [5, 3, 2]
+    assert TARGETS[learned].bincount().tolist() == [10, 10, 10]
+    assert not {*learned.tolist()} & {*aside.tolist()}
+    assert learned.tolist() == sorted(learned.tolist())
+
+
+def test_all_the_rest_is_learned_from() -> None:
+    learned, aside = parts(TARGETS, LABELS, 10, None)
+    assert sorted([*learned.tolist(), *aside.tolist()]) == list(range(100))
+    learned, aside = parts(TARGETS, LABELS, None, None)
+    assert (learned.tolist(), aside) == (list(range(100)), None)
+
+
+def test_more_samples_contain_fewer_and_leave_those_set_aside() -> None:
+    few, aside = parts(TARGETS, LABELS, 10, 9)
+    more, same = parts(TARGETS, LABELS, 10, 32)
+    assert {*few.tolist()} < {*more.tolist()} and torch.equal(aside, same)
+    assert TARGETS[more].bincount().tolist() == [11, 11, 10]
+
+
+@pytest.mark.parametrize(
+    ("valid", "samples", "message"),
+    [
+        (98, None, r"valid is 98, but there are 100 training samples of 3 classes: at most 97"),
+        (None, 90, r"samples is 90, 30 of class c, but there are 20 .* at most 60 samples"),
+        (10, 60, r"samples is 60, 20 of class c, but there are 18 .* at most 54 samples"),
+        (None, 2, r"samples is 2, but there are 3 classes"),
+    ],
+    ids=["valid", "samples", "both", "fewer-than-classes"],
+)
+def test_more_than_there_is(valid: int | None, samples: int | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parts(TARGETS, LABELS, valid, samples)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 50, 96])
+def test_shares_sum_up_and_leave_one_of_each(count: int) -> None:
+    sizes = [60, 38, 1]
+    found = shares(sizes, count)
+    assert sum(found) == count and all(f < s for f, s in zip(found, sizes, strict=True))
+
+
+def test_a_task_of_some_digits() -> None:
+    task = ImageClassification(data="digits", size=4, samples=100, valid=47).load()
+    assert task.eval_split == "valid" and task.splits == ("train", "valid", "test")
+    assert [len(task.samples[name]) for name in task.splits] == [100, 47, 450]
+    assert task.samples["train"].targets.bincount().tolist() == [10] * 10
+    assert (task.shape, task.source) == ((1, 4, 4), "Digits")
+    assert task.sample("valid", 5).inputs.shape == (5, 1, 4, 4)
+
+
+# --- size ----------------------------------------------------------------------------------------
+
+
+def test_a_smaller_image_is_made_of_means() -> None:
+    images = torch.rand(3, 2, 8, 8)
+    expected = torch.nn.functional.avg_pool2d(images, 2)
+    assert torch.allclose(resized(images, 4), expected, atol=1e-6)
+    assert resized(images, 8) is images
+
+
+@pytest.mark.parametrize("new", [1, 3, 5, 7, 9, 16])
+def test_resizing_keeps_what_is_constant_and_the_mean(new: int) -> None:
+    rows = weights(7, new)
+    assert torch.allclose(rows.sum(1), torch.ones(new), atol=1e-6)
+    if new <= 7:
+        assert torch.allclose(rows.sum(0), torch.full((7,), new / 7), atol=1e-6)
+
+
+def test_bytes_stay_bytes() -> None:
+    images = torch.tensor([[[[0, 255], [255, 255]]]], dtype=torch.uint8)
+    assert resized(images, 1).tolist() == [[[[191]]]]
+
+
+def test_files_are_seen_as_a_run_has_seen_a_named_set(tmp_path: Path) -> None:
+    """Whose images it has averaged over areas; linear interpolation gives others."""
+    config = ImageClassification(data="digits", size=3, samples=20, normalise=False)
+    task = config.load()
+    task.save(tmp_path)
+    digits, seen = data.load("digits").test, Seen.read(tmp_path / "images.json")
+    places = [int((digits.targets == label).nonzero()[0]) for label in range(10)]
+    for label, place in enumerate(places):
+        (tmp_path / "signs" / str(label)).mkdir(parents=True)
+        pixels = (255 * digits.inputs[place, 0]).round().byte().numpy()
+        Image.fromarray(pixels).save(tmp_path / "signs" / str(label) / "0.png")
+    expected = task.samples["test"].inputs[places]
+    given = replace(config, data=str(tmp_path / "signs"))
+    found = given.load_other(tmp_path).samples["test"].inputs / 255
+    assert torch.allclose(found, expected, atol=0.01)
+    paths = [tmp_path / "signs" / str(label) / "0.png" for label in range(10)]
+    assert torch.allclose(torch.stack([sight(path, seen).pixels for path in paths]), found)
+    linear = replace(seen, resize=replace(seen.resize, filter="linear"))
+    assert (sight(paths[0], linear).pixels - expected[0]).abs().max() > 0.03
+
+
+# --- at random -----------------------------------------------------------------------------------
+
+
+def test_some_images_are_mirrored() -> None:
+    images = torch.arange(6.0).reshape(1, 1, 2, 3).expand(200, 1, 2, 3)
+    found = flipped(images)
+    mirrored = (found == images.flip(3)).all(3).all(2).flatten()
+    assert 60 < int(mirrored.sum()) < 140
+    assert torch.equal(found[~mirrored], images[~mirrored])
+
+
+def test_a_part_of_everything_is_the_image() -> None:
+    ramp = torch.arange(24.0).reshape(1, 1, 4, 6).expand(64, 2, 4, 6)
+    square = ramp[..., :4]
+    found = cropped(square, 1.0)
+    whole = (found - square).abs().amax((1, 2, 3)) < 1e-4  # else narrower or wider than the image
+    assert found.shape == square.shape and found.min() >= square.min() - 1e-4
+    assert torch.allclose(cropped(torch.ones(5, 3, 8, 8), 0.1), torch.ones(5, 3, 8, 8))
+    assert not whole.all()
+
+
+def test_parts_show_what_is_in_their_box(monkeypatch: pytest.MonkeyPatch) -> None:
+    from equilibria.zoo.io import crops
+
+    images = torch.arange(64.0).reshape(1, 1, 8, 8)
+    monkeypatch.setattr(crops, "boxes", lambda *_: torch.tensor([[2.0, 4.0, 4.0, 4.0]]))
+    found = cropped(images, 0.5)
+    # Rows 2 to 5, columns 4 to 7, each pixel shown twice along each side and smoothed between.
+    assert found[0, 0, :, 0].diff().min() > 0
+    means = torch.nn.functional.avg_pool2d(found, 2)[0, 0]
+    assert torch.allclose(means[1:3, 1:3], images[0, 0, 3:5, 5:7], atol=1e-4)
+
+
+def test_training_images_alone_are_changed() -> None:
+    task = ImageClassification(data="digits", flip=True, crop=0.3).load()
+    batch = task.feed(50, 0).batch(0)
+    torch.manual_seed(0)
+    one = task.augment(batch).inputs
+    torch.manual_seed(0)
+    assert torch.equal(task.augment(batch).inputs, one) and not torch.equal(one, batch.inputs)
+    assert torch.equal(task.sample("test", 3).inputs, data.load("digits").test.inputs[:3])
+
+
+def test_normalised_images(tmp_path: Path) -> None:
+    task = ImageClassification(data="digits", normalise=True, samples=500).load()
+    inputs = task.sample("train", 500).inputs
+    assert float(inputs.mean()) == pytest.approx(0, abs=1e-5)
+    assert float(inputs.std(correction=0)) == pytest.approx(1, abs=1e-5)
+    plain = ImageClassification(data="digits", samples=500).load()
+    again = task.statistics.apply(plain.sample("test", 9).inputs)
+    assert torch.equal(task.sample("test", 9).inputs, again)
+    task.save(tmp_path)
+    saved = json.loads((tmp_path / "images.json").read_text())
+    assert saved["labels"] == list("0123456789") and saved["source"] == "Digits"
+    assert Statistics(**{k: tuple(v) for k, v in saved["normalise"].items()}) == task.statistics
+
+
+@pytest.mark.parametrize("level", [0, 51, 100, 128, 254, 255])
+def test_constant_images_have_no_deviation(level: int) -> None:
+    images = torch.randint(0, 256, (300, 2, 8, 8), dtype=torch.uint8)
+    images[:, 1] = level
+    message = rf"channel 1 is {level / 255:g} everywhere: set task\.normalise"
+    with pytest.raises(ValueError, match=message):
+        Statistics.of(data.Split(images, torch.zeros(300)))
+
+
+def test_a_part_of_the_images_stands_for_all_classes() -> None:
+    """Images lie class by class: the first ones are of few classes."""
+    levels = torch.arange(100, dtype=torch.float64)
+    found = Statistics.of(data.Split(levels.reshape(-1, 1, 1, 1), levels), most=20)
+    assert found.mean[0] == pytest.approx(float(levels.mean()), abs=3)
+    assert found.deviation[0] == pytest.approx(float(levels.std()), rel=0.05)
+
+
+# --- a folder ------------------------------------------------------------------------------------
+
+
+def test_a_folder_in_memory(folder: Path) -> None:
+    task = ImageClassification(data=str(folder), size=16, valid=6, normalise=True).load()
+    assert [len(task.samples[name]) for name in task.splits] == [30, 6, 4]
+    assert (task.source, task.shape, task.classes) == ("pets", (3, 16, 16), 2)
+    assert task.files is None and task.eval_split == "valid"
+
+
+def test_in_memory_and_from_disk_are_the_same(folder: Path, monkeypatch) -> None:
+    config = ImageClassification(data=str(folder), size=16)
+    kept = config.load()
+    monkeypatch.setattr("equilibria.zoo.vision.task.sources.MEMORY", 0)
+    read = config.load()
+    assert isinstance(read.samples["train"], files.ImageFiles)
+    assert isinstance(kept.samples["train"], data.Split)
+    for step in (0, 1, 2, 9):
+        one, other = kept.feed(8, 3).batch(step), read.feed(8, 3).batch(step)
+        assert torch.equal(one.inputs, other.inputs) and torch.equal(one.targets, other.targets)
+    for one, other in zip(kept.batches("test", 3), read.batches("test", 3), strict=True):
+        assert torch.equal(one.inputs, other.inputs) and torch.equal(one.targets, other.targets)
+
+
+def test_random_parts_depend_on_the_step_alone(folder: Path) -> None:
+    task = ImageClassification(data=str(folder), size=16, crop=0.2, normalise=True).load()
+    feed = task.feed(8, 3)
+    assert isinstance(feed, Photographs)
+    batches = [feed.batch(step) for step in range(4)]
+    torch.rand(100)
+    again = task.feed(8, 3)  # as after an interruption: from the middle, and back
+    for step in (2, 3, 1):
+        assert torch.equal(again.batch(step).inputs, batches[step].inputs)
+    shared = [task.feed(8, 3).batch(1, Part(place, 2)) for place in range(2)]
+    assert torch.equal(torch.cat([part.inputs for part in shared]), batches[1].inputs)
+    assert torch.equal(torch.cat([part.targets for part in shared]), batches[1].targets)
+    assert not torch.equal(task.feed(8, 4).batch(1).inputs, batches[1].inputs)
+    assert torch.equal(task.augment(batches[0]).inputs, batches[0].inputs)  # a part already
+    assert torch.equal(task.sample("train", 3).inputs, task.sample("train", 3).inputs)
+
+
+@pytest.mark.parametrize("crop", [None, 0.5])
+def test_a_damaged_image_is_found_before_training(folder: Path, crop: float | None) -> None:
+    bad = folder / "dog" / "07.png"
+    bad.write_bytes(bad.read_bytes()[:-500])
+    with pytest.raises(DataError, match=r"dog/07\.png is damaged"):
+        ImageClassification(data=str(folder), size=16, crop=crop).load()
+
+
+def test_of_many_images_a_damaged_one_is_found_when_it_is_shown(folder: Path, monkeypatch) -> None:
+    monkeypatch.setattr(headers, "SMALL", 10)
+    for name in ("cat", "dog"):
+        for bad in (folder / name).iterdir():
+            bad.write_bytes(bad.read_bytes()[:-500])
+    task = ImageClassification(data=str(folder), size=16, crop=0.5, valid=None)
+    monkeypatch.setattr("equilibria.zoo.vision.task.sources.MEMORY", 0)
+    with pytest.raises(DataError, match=r"(cat|dog)/\d\d\.png is damaged"):
+        task.load().feed(8, 0).batch(0)
+
+
+def test_images_of_their_own_to_validate_on(folder: Path, tmp_path: Path) -> None:
+    for part in ("train", "val", "test"):
+        (tmp_path / "three" / part).mkdir(parents=True)
+        for label in ("cat", "dog"):
+            (tmp_path / "three" / part / label).symlink_to(folder / label)
+    name = str(tmp_path / "three")
+    assert ImageClassification(data=name, size=8).load().splits == ("train", "valid", "test")
+    with pytest.raises(ValueError, match=r"valid is 3, and .* images of its own"):
+        ImageClassification(data=name, size=8, valid=3).load()
+
+
+def test_unknown_data(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"called 'cifra10', nor any folder; did you mean 'cifar10"
+    ):
+        ImageClassification(data="cifra10").load()
+    with pytest.raises(DataError, match=r"there is no folder .*nowhere; expected FOLDER/CLASS"):
+        ImageClassification(data=str(tmp_path / "nowhere")).load()
+    with pytest.raises(ValueError, match=r"channels is 3, and 'digits' has the channels"):
+        ImageClassification(data="digits", channels=3).load()
+
+
+# --- a model for them ----------------------------------------------------------------------------
+
+MDEQ = MDEQConfig(channels=(8, 8), groups=4, head_channels=(8, 8))
+
+
+def test_shape_and_classes_are_filled_in(folder: Path) -> None:
+    task = ImageClassification(data=str(folder), size=16).load()
+    config = task.complete(MDEQ)
+    assert (config.shape, config.classes) == ((3, 16, 16), 2)
+    assert task.complete(config) == config
+    with pytest.raises(ValueError, match=r"have shape \(3, 16, 16\) and 2 classes"):
+        task.complete(DenseConfig(shape=(3, 16, 16), classes=3))
+
+
+def test_images_that_are_too_small_for_a_model(folder: Path, tmp_path: Path) -> None:
+    small = MDEQConfig(channels=(8, 8, 8), groups=4, head_channels=(8, 8, 8))
+    assert small.min_size > 2
+    with pytest.raises(
+        ValueError, match=r"images that task\.size makes 2 x 2 pixels of: too small"
+    ):
+        ImageClassification(data=str(folder), size=2).load().complete(small)
+    for label in "ab":
+        (tmp_path / "tiny" / label).mkdir(parents=True)
+        for number in range(2):
+            Image.new("RGB", (2, 3)).save(tmp_path / "tiny" / label / f"{number}.png")
+    with pytest.raises(ValueError, match=r"tiny/a/\d\.png \(3 x 2 pixels\): too small for this"):
+        ImageClassification(data=str(tmp_path / "tiny")).load().complete(small)
+
+
+def test_heads_and_the_weight_of_their_loss_go_together() -> None:
+    plain = ImageClassification(data="digits").load()
+    weighted = ImageClassification(data="digits", auxiliary=0.4).load()
+    heads = MDEQConfig(channels=(8, 8), groups=4, head_channels=(8, 8), auxiliary=True)
+    assert weighted.complete(heads).auxiliary and weighted.auxiliary == 0.4
+    with pytest.raises(ValueError, match=r"model\.auxiliary is true, .*task\.auxiliary"):
+        plain.complete(heads)
+    with pytest.raises(ValueError, match=r"task\.auxiliary is 0\.4, and the model has no heads"):
+        weighted.complete(MDEQ)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *({"size": 0}, {"samples": 0}, {"valid": 0}, {"crop": 0.0}, {"crop": 1.5}),
+        *({"channels": 2}, {"auxiliary": -1.0}),
+    ],
+    ids=str,
+)
+def test_impossible_fields(bad: dict) -> None:
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        ImageClassification(**bad)
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+RECIPE = """
+task: {name: image_classification, size: 8, crop: 0.3, flip: true, normalise: true, valid: 4}
+model: {name: dense, shape: [3, 8, 8], classes: 2, width: 8}
+epochs: 1
+batch_size: 8
+probes: 2
+"""
+
+
+def test_a_folder_is_named_with_data(
+    folder: Path, tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(RECIPE)
+    assert main(["train", "small.yaml", "--data", "pets", "--out", "run"]) == 0
+    info = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert info["source"] == "pets" and info["data"].startswith("sha256:")
+    assert f"data: {folder}" in (tmp_path / "run" / "recipe.yaml").read_text()
+    monkeypatch.chdir(tmp_path.parent)
+    assert main(["evaluate", str(tmp_path / "run"), "--split", "valid"]) == 0
+    assert "4 valid samples of pets" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("recipe", "value", "message"),
+    [
+        ("small.yaml", "nowhere", "no data set is called 'nowhere', nor any folder"),
+        ("small.yaml", "./nowhere", "there is no folder"),
+        pytest.param(
+            *("copy-memory", "pets", "CopyMemory generates its own data"),
+            marks=needs("language", "synthetic"),
+        ),
+    ],
+    ids=["name", "path", "task"],
+)
+def test_data_that_cannot_be(
+    recipe: str, value: str, message: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(RECIPE)
+    assert main(["train", recipe, "--data", value, "--out", "run"]) == 1
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_long_work_shows_its_progress(monkeypatch, capsys) -> None:
+    from equilibria.run.data import progress
+
+    monkeypatch.setattr(progress, "_FILE", -1.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
+    assert list(progress.tracked("abc", 3, "Reading")) == list("abc")
+    assert capsys.readouterr().err.splitlines()[-1] == "Reading: 2 of 3"

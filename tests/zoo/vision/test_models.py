@@ -1,0 +1,194 @@
+"""Every model of images in the zoo runs forward, backward, copied and in another precision."""
+
+import copy
+
+import pytest
+import torch
+
+from equilibria.run import models
+from equilibria.solve import Anderson, Implicit, JacobianFree, Picard, Status
+from equilibria.zoo.vision import APPLICATION
+
+SMALL = {
+    "dense": {"shape": (1, 4, 4), "classes": 3, "width": 8},
+    "conv": {"shape": (1, 8, 8), "classes": 3, "channels": 8, "groups": 2, "stride": 2},
+}
+SMALL |= {
+    "mdeq": {
+        "shape": (1, 8, 8),
+        "classes": 3,
+        "channels": (4, 4),
+        "head_channels": (2, 2),
+        "final": 4,
+        "expansion": 2,
+        "groups": 2,
+        "norm": "none",
+        "initial": 0.1,
+    },
+    "monotone": {"shape": (1, 8, 8), "classes": 3, "channels": (4, 4), "squares": 2},
+    "monotone-dense": {"shape": (1, 4, 4), "classes": 3, "width": 8},
+}
+EXPLICIT = {
+    "mdeq-unrolled": {**SMALL["mdeq"], "layers": 3},
+    "resnet": {"shape": (1, 8, 8), "classes": 3, "widths": (4, 8), "blocks": (1, 1)},
+    "neural-ode": {"shape": (1, 8, 8), "classes": 3, "filters": 4},
+    "augmented-neural-ode": {"shape": (1, 8, 8), "classes": 3, "filters": 4, "augment": 2},
+}
+INPUT = {name: (5, *fields["shape"]) for name, fields in {**SMALL, **EXPLICIT}.items()}
+
+
+@pytest.fixture(params=SMALL)
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def model(name):
+    torch.manual_seed(0)
+    return models.create(name, **SMALL[name], solver=Anderson(rtol=1e-5))
+
+
+@pytest.fixture
+def x(name):
+    return torch.randn(INPUT[name], generator=torch.Generator().manual_seed(1))
+
+
+def test_every_model_has_a_small_version_here():
+    elsewhere = {"mdeq-segmentation", "mdeq-segmentation-unrolled", "unet"}
+    # ... which are in test_segmentation_models
+    assert {*APPLICATION.models} == {*SMALL, *EXPLICIT, *elsewhere}
+
+
+def test_every_parameter_gets_a_gradient(model, x):
+    prediction = model(x)
+    assert prediction.output.shape == (5, 3)
+    assert (prediction.solution.status == Status.CONVERGED).all()
+    prediction.output.square().sum().backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, key
+
+
+def test_the_value_is_a_fixed_point_of_the_cell(model, x):
+    operands = model.inject(x)
+    z = model(x).solution.value
+    torch.testing.assert_close(model.deq.cell(z, *operands), z, rtol=0, atol=1e-4)
+
+
+def test_the_first_solve_needs_the_depth(model, x):
+    solution = model(x).solution
+    assert (solution.stats.evals > 3).all()
+
+
+def test_states_are_read_out_as_the_solution_is(model, x):
+    prediction = model.eval()(x, states=(1, 100))
+    first, last = prediction.solution.states
+    assert not torch.equal(model.readout(first), prediction.output)
+    torch.testing.assert_close(model.readout(last), prediction.output)
+
+
+def test_a_warm_start_takes_fewer_evaluations(model, x):
+    cold = model(x).solution
+    warm = model(x, warm=cold).solution
+    assert (warm.stats.evals < cold.stats.evals).all()
+
+
+def test_a_copy_and_a_saved_state_give_the_same(name, model, x):
+    twin = copy.deepcopy(model).eval()
+    other = models.create(name, **SMALL[name], solver=Anderson(rtol=1e-5)).eval()
+    other.load_state_dict(model.state_dict())
+    expected = model.eval()(x).output
+    assert torch.equal(twin(x).output, expected)
+    assert torch.equal(other(x).output, expected)
+
+
+def test_double_precision_agrees(model, x):
+    single = model.eval()(x).output
+    double = copy.deepcopy(model).double()(x.double()).output
+    torch.testing.assert_close(double.float(), single, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("explicit", EXPLICIT)
+def test_an_explicit_network_answers_and_learns(explicit):
+    torch.manual_seed(0)
+    model = models.create(explicit, **EXPLICIT[explicit])
+    x = torch.randn(INPUT[explicit], generator=torch.Generator().manual_seed(1))
+    prediction = model(x)
+    assert prediction.output.shape == (5, 3) and prediction.solutions == ()
+    prediction.output.square().sum().backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, key
+    other = models.create(explicit, **EXPLICIT[explicit]).eval()
+    other.load_state_dict(model.state_dict())
+    expected = model.eval()(x).output
+    assert torch.equal(copy.deepcopy(model)(x).output, expected)
+    assert torch.equal(other(x).output, expected)
+    with pytest.raises(TypeError, match="no equilibrium layer to take solver"):
+        models.create(explicit, **EXPLICIT[explicit], solver=Picard())
+
+
+def test_options_of_the_layer_arrive(name):
+    options = {"solver": Picard(), "eval_solver": Anderson(), "adjoint": JacobianFree()}
+    deq = models.create(name, **SMALL[name], **options, drop_finished=True).deq
+    assert (deq.solver, deq.eval_solver, deq.adjoint) == tuple(options.values())
+    assert deq.drop_finished
+    assert models.create(name, **SMALL[name]).deq.adjoint == Implicit()
+
+
+def test_an_unknown_model_names_the_nearest():
+    with pytest.raises(ValueError, match="no model 'dens'; did you mean 'dense'"):
+        models.create("dens")
+
+
+def test_an_unknown_field_names_the_nearest():
+    with pytest.raises(TypeError, match="'dense' has no field 'widht'; did you mean 'width'"):
+        models.create("dense", widht=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        ("dense", {"width": 0}),
+        ("dense", {"bound": 0.0}),
+        ("dense", {"scale": -1.0}),
+        ("conv", {"groups": 3}),
+        ("conv", {"stride": 0}),
+        ("conv", {"bound": -0.1}),
+    ],
+)
+def test_an_impossible_field_is_refused(name, bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        models.create(name, **bad)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("size", [7, 8, 28])
+def test_the_grid_is_what_the_stem_makes_of_an_image(size, stride):
+    model = models.create("conv", shape=(1, size, size), stride=stride, channels=8)
+    (u,) = model.inject(torch.zeros(2, 1, size, size))
+    assert u.shape[2:] == model.config.grid
+
+
+def test_the_dense_cell_contracts_whatever_its_weights():
+    model = models.create("dense", width=16, bound=0.9)
+    with torch.no_grad():
+        for weight in model.deq.cell.parameters():
+            weight.mul_(100.0)
+    assert torch.linalg.matrix_norm(model.deq.cell.linear.weight, 2) <= 0.9 + 1e-5
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [torch.zeros(2, 4, 8, 8), torch.zeros(3, 8, 8), torch.zeros(2, 3, 8, 8, dtype=torch.uint8)],
+    ids=["channels", "one-image", "bytes"],
+)
+@pytest.mark.parametrize("name", ["mdeq", *EXPLICIT, "monotone", "monotone-dense"])
+def test_what_is_no_batch_of_images_is_refused(name, wrong):
+    model = models.create(name, **{**{**SMALL, **EXPLICIT}[name], "shape": (3, 8, 8)})
+    with pytest.raises(ValueError, match=r"expected images \(batch, 3, height, width\)"):
+        model(wrong)
+
+
+def test_an_explicit_network_has_no_solution():
+    prediction = models.create("resnet", **EXPLICIT["resnet"])(torch.zeros(2, 1, 8, 8))
+    with pytest.raises(ValueError, match="solves for nothing"):
+        _ = prediction.solution

@@ -1,0 +1,44 @@
+"""Damaged archives: read as a reference reads them, or refused with a DataError."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+from hypothesis import given
+from mutations import FUZZ, bounded, mutated, put
+from packed import tar
+
+from equilibria.run.data import DataError
+from equilibria.run.data.errors import reading
+from equilibria.zoo.io import archive
+from equilibria.zoo.vision.data.shards.archive import parsed
+
+
+@FUZZ
+@given(content=mutated(tar(), tar(tarfile.GNU_FORMAT), archive.gzip.compress(tar(), mtime=0)))
+def test_archives(root: Path, content: bytes) -> None:
+    path = put(root / "a.tar", content)
+    with bounded(len(content)):
+        try:
+            with reading(path, *archive.DAMAGED):
+                found = dict(archive.members(path, lambda name: True))
+        except DataError as error:
+            assert str(path) in str(error)
+            found = None
+        try:
+            samples = parsed(content, "a shard")
+        except DataError as error:
+            assert "a shard" in str(error)
+            samples = None
+    if found is not None:
+        with tarfile.open(fileobj=io.BytesIO(content)) as opened:
+            expected = {}
+            for entry in opened:
+                file = opened.extractfile(entry)
+                if file is not None and entry.isfile():
+                    expected[entry.name.removeprefix("./")] = file.read()
+        assert found == expected
+    if samples is not None:
+        assert found is not None

@@ -1,0 +1,205 @@
+"""Digits and MNIST as tensors, where they are looked for, and what damage is told."""
+
+import gzip
+import hashlib
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from file_server import FileServer, serving
+
+from equilibria.run import data
+from equilibria.run.data import DataError, Dataset
+from equilibria.zoo.io import locate
+from equilibria.zoo.vision.data import idx, mnist
+from equilibria.zoo.vision.data.mnist import MNIST
+
+# --- digits --------------------------------------------------------------------------------------
+
+
+def test_digits() -> None:
+    digits = data.load("digits")
+    assert digits.train.inputs.shape == (1347, 1, 8, 8)
+    assert digits.test.inputs.shape == (450, 1, 8, 8)
+    assert digits.shape == (1, 8, 8)
+    assert digits.train.inputs.dtype == torch.float32
+    assert digits.train.targets.dtype == torch.int64
+    assert (digits.train.inputs.min(), digits.train.inputs.max()) == (0, 1)
+    # Stratified: each class has its quarter in the test split.
+    every = torch.cat([digits.train.targets, digits.test.targets]).bincount()
+    assert ((digits.test.targets.bincount() - every / 4).abs() < 1).all()
+    assert digits.checksum == data.load("digits").checksum
+
+
+# --- idx -----------------------------------------------------------------------------------------
+
+
+def as_idx(array: np.ndarray) -> bytes:
+    header = bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape)
+    return header + array.tobytes()
+
+
+ARRAY = np.random.default_rng(0).integers(0, 256, (3, 4, 5), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("name", ["file", "file.gz"])
+def test_idx_round_trip(tmp_path: Path, name: str) -> None:
+    content = as_idx(ARRAY)
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    read = idx.read(tmp_path / name)
+    assert read.dtype == np.uint8
+    assert (read == ARRAY).all()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "begins with nothing"),
+        (b"<html>", "begins with 3c 68 74 6d"),
+        (as_idx(ARRAY)[:7], "header ends after 7 bytes"),
+        (as_idx(ARRAY)[:-1], "holds 59 entries, but its header says 60"),
+        (as_idx(ARRAY) + b"\0", "holds more entries, but its header says 60"),
+    ],
+)
+def test_what_is_no_idx_file(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        idx.read(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"no gzip",
+        gzip.compress(as_idx(ARRAY))[:-20],
+        gzip.compress(as_idx(ARRAY))[:20] + b"\xff" * 40,
+    ],
+    ids=["no gzip", "cut off", "overwritten"],  # the bytes have the time in them
+)
+def test_a_damaged_gzip(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file.gz").write_bytes(content)
+    with pytest.raises(DataError, match=r"file\.gz is damaged"):
+        idx.read(tmp_path / "file.gz")
+
+
+# --- mnist ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+    """A server with four small files in place of MNIST's, and neither cache nor environment."""
+    random = np.random.default_rng(0)
+    images = [random.integers(0, 256, (count, 28, 28), dtype=np.uint8) for count in (6, 4)]
+    labels = [random.integers(0, 10, count, dtype=np.uint8) for count in (6, 4)]
+    arrays = (images[0], labels[0], images[1], labels[1])
+    checksums = {}
+    with serving() as server:
+        for name, array in zip(MNIST.remotes[0].files, arrays, strict=True):
+            raw = as_idx(array)
+            server.files[name] = gz = gzip.compress(raw)
+            checksums[name] = f"md5:{hashlib.md5(gz).hexdigest()}"
+            checksums[name.removesuffix(".gz")] = f"md5:{hashlib.md5(raw).hexdigest()}"
+        remote = replace(MNIST.remotes[0], addresses=(server.url(""),), checksums=checksums)
+        entry = replace(MNIST, remotes=(remote,))
+        monkeypatch.setattr(mnist, "MNIST", entry)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.delenv("EQUILIBRIA_DATA", raising=False)
+        yield server
+
+
+def check_small(dataset: Dataset) -> None:
+    assert dataset.train.inputs.shape == (6, 1, 28, 28)
+    assert dataset.test.targets.shape == (4,)
+    assert dataset.train.inputs.dtype == torch.float32
+    assert 0 <= dataset.train.inputs.min() < dataset.train.inputs.max() <= 1
+
+
+def test_mnist_is_downloaded_once_to_the_first_place(small: FileServer, tmp_path: Path) -> None:
+    for _ in range(2):
+        check_small(data.load("mnist", tmp_path / "mine"))
+    assert len(small.requests) == 4
+    assert (tmp_path / "mine" / "mnist" / "t10k-labels-idx1-ubyte.gz").is_file()
+
+
+def test_mnist_goes_to_the_cache_where_nothing_is_named(small: FileServer, tmp_path: Path) -> None:
+    check_small(data.load("mnist"))
+    assert (tmp_path / "cache" / "equilibria" / "mnist" / "t10k-labels-idx1-ubyte.gz").is_file()
+
+
+@pytest.mark.parametrize("folder", ["mnist", "."])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_mnist_is_found_under_the_environment(
+    small: FileServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: str,
+    zipped: bool,
+) -> None:
+    (tmp_path / "data" / folder).mkdir(parents=True)
+    for name, content in small.files.items():
+        raw = gzip.decompress(content)
+        # Zipped anew, as by somebody else: other bytes, the same content.
+        copy = gzip.compress(raw, compresslevel=1) if zipped else raw
+        (tmp_path / "data" / folder / (name if zipped else name.removesuffix(".gz"))).write_bytes(
+            copy
+        )
+    monkeypatch.setenv("EQUILIBRIA_DATA", str(tmp_path / "data"))
+    check_small(data.load("mnist", tmp_path / "empty", download=False))
+    assert small.requests == []
+
+
+def test_the_folder_given_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EQUILIBRIA_DATA", str(tmp_path / "b"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "c"))
+    assert locate.folders("x", tmp_path / "a") == [
+        tmp_path / "a" / "x",
+        tmp_path / "a",
+        tmp_path / "b" / "x",
+        tmp_path / "b",
+        tmp_path / "c" / "equilibria" / "x",
+        tmp_path / "c" / "equilibria",
+    ]
+
+
+def test_mnist_missing(small: FileServer, tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"train-images-idx3-ubyte\.gz was not found in .*--data-dir"
+    ):
+        data.load("mnist", tmp_path, download=False)
+    assert small.requests == []
+
+
+def test_mnist_out_of_reach(small: FileServer, tmp_path: Path) -> None:
+    small.files.clear()
+    with pytest.raises(DataError, match=r"could not download .* HTTP 404"):
+        data.load("mnist", tmp_path)
+
+
+def test_mnist_with_another_content(small: FileServer, tmp_path: Path) -> None:
+    data.load("mnist", tmp_path)
+    path = tmp_path / "mnist" / "train-labels-idx1-ubyte.gz"
+    path.write_bytes(gzip.compress(as_idx(np.zeros(6, dtype=np.uint8))))
+    with pytest.raises(
+        DataError, match=r"train-labels-idx1-ubyte\.gz is damaged or the wrong file"
+    ):
+        data.load("mnist", tmp_path)
+
+
+def test_the_checksum_tells_data_apart(small: FileServer, tmp_path: Path) -> None:
+    assert data.load("mnist", tmp_path).checksum != data.load("digits").checksum
+
+
+@pytest.mark.data
+def test_the_real_mnist() -> None:
+    if len(MNIST.remotes[0].find(locate.folders("mnist"))) < 4:
+        pytest.skip("EQUILIBRIA_DATA names no folder with MNIST")
+    real = data.load("mnist", download=False)
+    assert (len(real.train), len(real.test)) == (60_000, 10_000)
+    assert real.test.targets.bincount().tolist() == [
+        *(980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009)
+    ]
+    assert abs(real.train.inputs.mean().item() - 0.1307) < 1e-4

@@ -1,0 +1,96 @@
+"""Archives of unlike makes, read as data and as shards: read right, or refused by name."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import itertools
+import lzma
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from packed import MEMBERS, tar
+
+from equilibria.run.data import DataError
+from equilibria.run.data.errors import reading
+from equilibria.zoo.io import archive
+from equilibria.zoo.vision.data.shards.archive import parsed
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+}
+
+
+FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+
+
+STEP = 1024
+"""From one header to the next."""
+
+
+def end() -> int:
+    """Where the last member of `tar` ends."""
+    return len(tar().rstrip(b"\0")) // 512 * 512 + 512
+
+
+def read_both(content: bytes, path: Path) -> None:
+    """An archive, as a data set's and as a shard."""
+    path.write_bytes(content)
+    with reading(path, *archive.DAMAGED):
+        assert dict(archive.members(path, lambda name: True)) == MEMBERS
+    found = parsed(content, str(path))
+    assert [each["cls"] for each in found] == list(MEMBERS.values())
+
+
+@pytest.mark.parametrize(("form", "packer"), list(itertools.product(FORMATS, PACKERS)))
+def test_every_make_of_archive(tmp_path: Path, form: str, packer: str) -> None:
+    content = tar(FORMATS[form])
+    read_both(PACKERS[packer](content), tmp_path / "a.tar")
+    read_both(PACKERS[packer](content.rstrip(b"\0").ljust(end() + 1024, b"\0")), tmp_path / "b.tar")
+    read_both(PACKERS[packer](content + bytes(99 * 512)), tmp_path / "c.tar")
+
+
+def flipped(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :]
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "a bit of a header": lambda tar: flipped(tar, 5 * STEP + 20),
+    "a bit of a checksum": lambda tar: flipped(tar, 5 * STEP + 150),
+    "a zero header": lambda tar: tar[: 5 * STEP] + bytes(512) + tar[5 * STEP + 512 :],
+    "zeros in the middle": lambda tar: tar[: 5 * STEP] + bytes(1024) + tar[5 * STEP + 1024 :],
+    "cut at a member": lambda tar: tar[: 5 * STEP],
+    "cut in a member": lambda tar: tar[: 5 * STEP + 700],
+    "cut in a header": lambda tar: tar[: 5 * STEP + 100],
+    "no end": lambda tar: tar[: end()],
+    "half an end": lambda tar: tar[: end()] + bytes(512),
+    "more than an end": lambda tar: tar + b"more",
+    "another archive behind": lambda tar: tar + tar,
+}
+
+
+@pytest.mark.parametrize(("damage", "packer"), list(itertools.product(DAMAGE, PACKERS)))
+def test_an_archive_that_ends_early_is_refused(tmp_path: Path, damage: str, packer: str) -> None:
+    content = PACKERS[packer](DAMAGE[damage](tar()))
+    path = tmp_path / "a.tar"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.tar is damaged"):
+        list(archive.members(path, lambda name: True))
+    with pytest.raises(DataError, match=r"a\.tar is damaged"):
+        parsed(content, str(path))
+
+
+@pytest.mark.parametrize("packer", ["gz", "bz2", "xz"])
+@pytest.mark.parametrize("cut", [1, 4, 8])
+def test_a_packing_without_its_end_is_refused(tmp_path: Path, packer: str, cut: int) -> None:
+    content = PACKERS[packer](tar())[:-cut]
+    (tmp_path / "a.tar").write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.tar is damaged"):
+        list(archive.members(tmp_path / "a.tar", lambda name: True))
+    with pytest.raises(DataError, match=r"a\.tar is damaged"):
+        parsed(content, str(tmp_path / "a.tar"))
