@@ -7,6 +7,7 @@
 | measure | what it counts |
 |---|---|
 | lines | code lines, files and classes by room, without blank lines, comments and docstrings |
+| budgets | code lines and files beside what the design allows once files have been merged |
 | walk | files of the package that a solve and its backward pass through |
 | calls | Python calls of the package before the first f, and between two evaluations |
 | imports | imports, from another room, of a module below a room's front (`equilibria.ROOM`) |
@@ -30,8 +31,11 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "equilibria"
+PAPERS = ROOT / "papers"
 CORE = ("solve", "nn", "learned", "theory", "stability")
 SMALL = 60  # lines
+BUDGETS = {"solve": 4_000, "core": 11_500, "src and papers": 47_000, "tests": 35_000, "files": 400}
+"""Code lines, and files in src."""
 
 # Verbs and nouns that end like participles, and participles that do not.
 NO_PARTICIPLES = {
@@ -54,9 +58,10 @@ def files(root: Path = SOURCE) -> list[Path]:
 
 
 def room(path: Path) -> str:
-    """The folder of the package in which a file is; the package itself for its own files."""
-    parts = path.relative_to(SOURCE).parts
-    return parts[0] if len(parts) > 1 else "equilibria"
+    """The folder of the package in which a file is, and of an application: "zoo/flow"; the package
+    itself for its own files."""
+    parts = path.relative_to(SOURCE).parts[:-1]
+    return "/".join(parts[: 2 if parts[:1] == ("zoo",) else 1]) or "equilibria"
 
 
 # --- lines ----------------------------------------------------------------------------------------
@@ -108,14 +113,33 @@ def lines() -> dict[str, Any]:
     }
     core = sum(code[name] for name in CORE)
     total = sum(code.values())
-    tests = [count(path)[0] for path in files(ROOT / "tests")]
+    papers, tests = (
+        [count(path)[0] for path in files(ROOT / name)] for name in ("papers", "tests")
+    )
     return {
         **rows,
         "core": f"{core:,}",
         "src": f"{total:,} in {sum(number.values())} files",
         "share of docstrings and comments": f"{sum(prose.values()) / total:.3f} lines a code line",
+        "papers": f"{sum(papers):,} in {len(papers)} files",
         "tests": f"{sum(tests):,} in {len(tests)} files",
     }
+
+
+def budgets() -> dict[str, Any]:
+    """Code lines, and files in src, beside their budgets."""
+
+    def size(*folders: Path) -> int:
+        return sum(count(path)[0] for folder in folders for path in files(folder))
+
+    found = {
+        "solve": size(SOURCE / "solve"),
+        "core": size(*(SOURCE / name for name in CORE)),
+        "src and papers": size(SOURCE, PAPERS),
+        "tests": size(ROOT / "tests"),
+        "files": len(files()),
+    }
+    return {name: f"{value:,} of {BUDGETS[name]:,}" for name, value in found.items()}
 
 
 # --- a solve --------------------------------------------------------------------------------------
@@ -280,7 +304,7 @@ def small() -> dict[str, Any]:
 
 MEASURES = {
     measure.__name__: measure
-    for measure in (lines, walk, calls, imports, public, twice, participles, small)
+    for measure in (lines, budgets, walk, calls, imports, public, twice, participles, small)
 }
 
 

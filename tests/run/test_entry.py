@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 
 import pytest
 
@@ -54,7 +55,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(argv):
 
 OWN = """
 from dataclasses import dataclass
-from equilibria import tasks
+from equilibria.run import tasks
 from equilibria.zoo.vision.task.classification import ImageClassification
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,12 +103,14 @@ def test_outside_a_checkout_both_ways_to_install_are_named(monkeypatch, tmp_path
 def test_help_loads_no_torch_and_a_command_of_the_frame_no_application():
     code = """
 import sys
+import zipfile
 from equilibria.run.cli.main import main
 assert main(["--help"]) == 0 and not {"torch", "importlib.metadata"} & {*sys.modules}
 """
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
     code = """
 import sys
+import zipfile
 sys.modules["equilibria.run.registry"] = sys.modules["equilibria.run.cli.recipes"] = None
 from equilibria.run.cli.main import main
 assert main(["recipes"]) == 1
@@ -141,16 +144,134 @@ class Weather(ConfigOptions):
 """
 
 
+def install(files, name, folder):
+    """Install a distribution whose package `name` is an application, from a wheel, by pip."""
+    about, wheel = f"{name}-1.dist-info", folder / f"{name}-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, text in {
+            **files,
+            f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n",
+            f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            f"{about}/entry_points.txt": f"[equilibria.applications]\n{name} = {name}\n",
+            f"{about}/RECORD": "",
+        }.items():
+            archive.writestr(path, text)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    subprocess.run([*pip, "--target", str(folder), str(wheel)], check=True)
+
+
+OWN_FRONT = """
+from equilibria.run.registry import Application
+
+APPLICATION = Application(
+    package=__name__,
+    models={"plain": ".parts:PlainConfig"},
+    data={"equilibria.run.data.dataset:Dataset": {"stripes": ".parts:STRIPES"}},
+    tasks={"striped": ".parts:Striped"},
+)
+"""
+
+OWN_PARTS = """
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from equilibria.nn import DEQ
+from equilibria.run.data import Dataset, Split
+from equilibria.run.models import ClassifierConfig, EquilibriumModel
+from equilibria.zoo.io.remote import Entry, Remote
+from equilibria.zoo.vision.task.classification import ImageClassification
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainConfig(ClassifierConfig):
+    shape: tuple[int, ...] = (1, 8, 8)
+    classes: int = 2
+
+    def build(self, **layer):
+        return Plain(**layer)
+
+
+class Plain(EquilibriumModel):
+    def __init__(self, **layer):
+        super().__init__()
+        self.embed, self.head = nn.Linear(64, 8), nn.Linear(8, 2)
+        self.deq = DEQ(lambda z, u: torch.tanh(0.5 * z + u), **layer)
+
+    def inject(self, x):
+        return (self.embed(x.flatten(1)),)
+
+    def readout(self, z):
+        return self.head(z)
+
+
+def read(files):
+    draw = torch.Generator().manual_seed(0)
+
+    def split(count):
+        rows = torch.rand(count, 8, 1, generator=draw).expand(-1, 8, 8)
+        targets = torch.arange(count) % 2
+        images = torch.where(targets.view(-1, 1, 1) == 0, rows, rows.mT)
+        return Split(images.unsqueeze(1), targets)
+
+    return Dataset.of(files, {"train": split(40), "test": split(20)}, ("rows", "columns"))
+
+
+STRIPES = Entry(
+    name="stripes",
+    title="Stripes",
+    read=read,
+    remotes=(Remote(files=(), addresses=("drawn",), licence="CC0"),),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Striped(ImageClassification):
+    pass
+"""
+
+OWN_RECIPE = """
+description: stripes by a plain layer
+task: {name: striped, data: stripes}
+model: {name: plain}
+solver: {name: Picard}
+adjoint: {name: Implicit}
+optimiser: {name: Adam, lr: 0.01}
+schedule: {name: Constant}
+epochs: 1
+batch_size: 20
+"""
+
+
+def test_another_distribution_adds_all_that_a_recipe_names(tmp_path):
+    folder = "striped_deq"
+    package = {
+        f"{folder}/__init__.py": OWN_FRONT,
+        f"{folder}/parts.py": OWN_PARTS,
+        f"{folder}/recipes/stripes-plain.yaml": OWN_RECIPE,
+    }
+    install(package, folder, tmp_path)
+    path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
+    for words in (["recipes"], ["train", "stripes-plain", "--out", "run"], ["evaluate", "run"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "equilibria", *words],
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        assert words != ["recipes"] or "stripes-plain" in done.stdout
+
+
 def test_another_distribution_adds_commands_and_options(tmp_path):
-    (tmp_path / "weather.py").write_text(APPLICATION)
-    about = tmp_path / "weather-1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: weather\nVersion: 1\n")
-    (about / "entry_points.txt").write_text("[equilibria.applications]\nweather = weather\n")
+    install({"weather.py": APPLICATION}, "weather", tmp_path)
 
     def run(*words):
         command = [sys.executable, "-m", "equilibria", *words]
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
+        environment = {**os.environ, "PYTHONPATH": path}
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, cwd=tmp_path, check=False
         )

@@ -139,10 +139,10 @@ def test_a_layer_alone_can_be_exported(x):
 
 def test_the_error_of_torch_export_names_what_can_be_exported(x):
     with pytest.raises(
-        RuntimeError, match=r"equilibria\.export\.exportable\(model, evals="
+        RuntimeError, match=r"equilibria\.run\.export\.exportable\(model, evals="
     ) as found:
         torch.export.export(model_of("zeros"), (x,), strict=False)
-    advice = re.search(r"equilibria\.export\.exportable\((.*?)\)", str(found.value))
+    advice = re.search(r"equilibria\.run\.export\.exportable\((.*?)\)", str(found.value))
     assert advice is not None
     plain = eval(
         advice[0], {"equilibria": __import__("equilibria.run.export"), "model": Own(eq.DEQ(Cell()))}

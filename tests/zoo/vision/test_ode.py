@@ -164,7 +164,7 @@ def test_it_has_no_layer_and_no_memory(x):
 
 def test_counting_parameters_first_leaves_the_solver_its_coefficients() -> None:
     code = (
-        "import torch\nfrom equilibria import models\n"
+        "import torch\nfrom equilibria.run import models\n"
         "options = {'shape': (1, 8, 8), 'classes': 3, 'filters': 4}\n"
         "with torch.device('meta'):\n    models.create('neural-ode', **options)\n"
         "print(models.create('neural-ode', **options)(torch.zeros(2, 1, 8, 8)).output.shape)"

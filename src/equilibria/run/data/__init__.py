@@ -1,6 +1,7 @@
 """All data sets by name; those of an application are in its folder."""
 
 import importlib
+from importlib.util import find_spec
 from typing import Any
 
 from equilibria.run.data.dataset import Dataset, Samples, Split, UserData
@@ -23,6 +24,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """The data sets of an application, such as `flow`, as the package in its folder."""
-    if (package := package_of(name)) is None:
+    own = name.startswith("_") or find_spec(f"{__name__}.{name}")  # an import looks here first
+    if own or (package := package_of(name)) is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module(f"{package}.data")

@@ -15,7 +15,10 @@ from equilibria.run.studies.identity import FILES
 from equilibria.run.studies.provenance import SOURCE
 from equilibria.run.studies.study import Study, StudyError
 
-__all__ = ["NO_PAPERS", "ORDER", "file_of", "find", "names", "papers", "rows_of", "source_of"]
+__all__ = [
+    *("NO_PAPERS", "ORDER", "can_run", "file_of", "find", "names", "papers", "rows_of"),
+    "source_of",
+]
 
 NO_PAPERS = (
     "the studies of the papers are not part of the installed package: run this in a clone of the "
@@ -58,12 +61,22 @@ def names() -> list[str]:
     return [f"{path.parent.name}/{path.stem}" for path in found]
 
 
+def can_run(name: str) -> bool:
+    """Return whether the applications that a study needs are there."""
+    try:
+        find(name)
+    except StudyError:
+        return False
+    return True
+
+
 def find(name: str) -> Study:
     """Return a study by its name, or by the path of a Python file of yours that defines `STUDY`.
 
     Raises:
         ImportFailed: the file raised an error; the message names its line.
-        StudyError: it defines no study, or there is no folder of the papers.
+        StudyError: it defines no study, an application that it needs is gone, or there is no
+            folder of the papers.
     """
     folder = papers()  # which a user's file may import too
     if name.endswith(".py"):
@@ -71,7 +84,12 @@ def find(name: str) -> Study:
     elif folder is None:
         raise StudyError(NO_PAPERS)
     else:
-        module = importlib.import_module(f"papers.{name.replace('/', '.')}")
+        try:
+            module = importlib.import_module(f"papers.{name.replace('/', '.')}")
+        except ModuleNotFoundError as error:
+            if error.name is None or not error.name.startswith("equilibria.zoo."):
+                raise
+            raise StudyError(f"{name} needs {error.name}, an application that is gone") from error
     if not isinstance(getattr(module, "STUDY", None), Study):
         raise StudyError(f"{name} defines no study: it has no STUDY, a run.studies.study.Study")
     return module.STUDY
