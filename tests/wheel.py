@@ -13,20 +13,26 @@ import subprocess
 import sys
 import tempfile
 import venv
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LARGEST = 3_000_000  # bytes of the source distribution
 
 STEP = """
-import importlib, pkgutil
+import importlib.util, pkgutil
 
 import torch
 import equilibria as eq
 
 for name in eq.__all__:
     getattr(eq, name)
-for name in ("solve", "nn", "models", "stability", "theory", "data"):
+from equilibria.zoo import APPLICATIONS
+
+rooms = ["solve", "nn", "stability", "theory", "learned", "run.models", "run.data", "zoo.io"]
+parts = [f"zoo.{name}.{part}" for name in APPLICATIONS for part in ("model", "data")]
+rooms += [part for part in parts if importlib.util.find_spec(f"equilibria.{part}")]
+for name in rooms:
     room = importlib.import_module(f"equilibria.{name}")
     for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
         importlib.import_module(module.name)
@@ -67,6 +73,13 @@ def main(folder: Path) -> None:
     print(f"{source.name}: {size / 1e6:.2f} MB; {wheel.name}: {wheel.stat().st_size / 1e6:.2f} MB")
     if size > LARGEST:
         sys.exit(f"the source distribution has more than {LARGEST / 1e6:g} MB")
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    package = ROOT / "src"
+    data = [*package.glob("equilibria/zoo/*/recipes/*.yaml"), *package.glob("**/template/*")]
+    if lost := [path for path in data if path.relative_to(package).as_posix() not in inside]:
+        sys.exit(f"the wheel lacks {lost}")
+    if foreign := [name for name in inside if not name.startswith("equilibria")]:
+        sys.exit(f"the wheel has more than the package: {foreign}")
 
     venv.create(folder / "empty", with_pip=True)
     binaries = folder / "empty" / "bin"

@@ -22,13 +22,13 @@ from equilibria.run import evaluation, memory
 from equilibria.run import recipe as recipes
 from equilibria.run.bench.clock import interleaved
 from equilibria.run.recipe import Recipe
-from equilibria.run.studies import counterpart
 from equilibria.run.studies.identity import decides
 from equilibria.run.studies.study import Context, Point, Study
 from equilibria.run.studies.views import Pivot, first
 from equilibria.run.trainer import Trainer
 from equilibria.solve import SolveWarning
 from equilibria.zoo.language.task.language import LanguageModelling, LanguageTask
+from papers.measures import counterpart
 from papers.published import BAI_2019
 
 RECIPE = "lm-wt103-paper"

@@ -16,7 +16,6 @@ from equilibria.run import evaluation
 from equilibria.run import recipe as recipes
 from equilibria.run.examination import examine
 from equilibria.run.recipe import Recipe
-from equilibria.run.studies import counterpart
 from equilibria.run.studies.data import Frame
 from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.measures import timing
@@ -39,6 +38,7 @@ from equilibria.run.studies.views.columns import Column
 from equilibria.solve import SolveWarning, Status
 from equilibria.zoo.language.model.base import SequenceModel
 from equilibria.zoo.synthetic.data.copy_memory import VOCABULARY
+from papers.measures import counterpart
 from papers.published import BAI_2019, published
 
 __all__ = [

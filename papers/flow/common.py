@@ -19,7 +19,6 @@ from equilibria.run import evaluation, memory
 from equilibria.run import recipe as recipes
 from equilibria.run.data import load
 from equilibria.run.models import EquilibriumModel
-from equilibria.run.studies import counterpart
 from equilibria.run.studies.data import Data, Frame
 from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.measures import timing
@@ -33,6 +32,7 @@ from equilibria.zoo.flow.model import DEQFlow
 from equilibria.zoo.flow.model.configs import RAFTConfig
 from equilibria.zoo.flow.predict.following import Follower
 from equilibria.zoo.vision.data.segmentation import SegmentationSet
+from papers.measures import counterpart
 from papers.published import BAI_2022, published
 
 __all__ = [

@@ -9,7 +9,6 @@ from typing import Any
 
 from equilibria.run import recipe as recipes
 from equilibria.run.models import ModelConfig
-from equilibria.run.studies import counterpart
 from equilibria.run.studies.data import Data, Frame
 from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.study import Context
@@ -17,6 +16,7 @@ from equilibria.run.studies.training import Training
 from equilibria.run.trainer import Trainer
 from equilibria.solve import Adjoint, Phantom
 from equilibria.zoo.graph.model import EIGNNConfig, GCNConfig, GraphMLPConfig
+from papers.measures import counterpart
 
 __all__ = [
     "CHAINS",

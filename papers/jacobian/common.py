@@ -8,7 +8,6 @@ from typing import Any
 
 from equilibria.run.recipe import Recipe
 from equilibria.run.regulariser import JacobianPenalty
-from equilibria.run.studies import counterpart
 from equilibria.run.studies.data import Frame
 from equilibria.run.studies.measures.probing import Probing
 from equilibria.run.studies.study import Scale
@@ -16,6 +15,7 @@ from equilibria.run.studies.training import Training
 from equilibria.run.studies.views import DIVERGED, Cell, Chart, Lines, first, last
 from equilibria.run.studies.views.columns import Column
 from papers.deq.common import CELLS, LAYERS, named
+from papers.measures import counterpart
 
 # --- Short trainings of one DEQ-Transformer and of variants of it: LayerNorm, weight norm, --------
 

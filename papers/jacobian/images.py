@@ -9,12 +9,12 @@ from typing import Any
 from equilibria.run import recipe as recipes
 from equilibria.run.recipe import Recipe
 from equilibria.run.regulariser import JacobianPenalty
-from equilibria.run.studies import counterpart
 from equilibria.run.studies.measures.probing import Probing
 from equilibria.run.studies.study import Scale
 from equilibria.run.studies.training import Training
 from equilibria.zoo.vision.model.resnet import ResNetConfig
 from papers.mdeq import common
+from papers.measures import counterpart
 
 BASE: Mapping[Scale, str] = {"cpu": "mdeq-cifar10-16", "gpu": "mdeq-cifar10-gpu"}
 UNSTABLE = {"channels": (16, 28), "head_channels": (4, 8), "halvings": 1}

@@ -12,12 +12,12 @@ from typing import Any, cast
 from equilibria.run import recipe as recipes
 from equilibria.run.models import ModelConfig
 from equilibria.run.recipe import Recipe
-from equilibria.run.studies import counterpart
 from equilibria.run.studies.study import Scale
 from equilibria.run.studies.training import Training
 from equilibria.zoo.vision.model.mdeq import MDEQConfig
 from equilibria.zoo.vision.model.ode import AugmentedNeuralODEConfig, NeuralODEConfig
 from equilibria.zoo.vision.model.resnet import ResNetConfig
+from papers.measures import counterpart
 
 SEEDS: Sequence[int] = (0, 1, 2)
 IMAGES: Mapping[str, str] = {"cifar10": "CIFAR-10", "mnist": "MNIST"}

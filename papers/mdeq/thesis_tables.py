@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from equilibria.run import recipe as recipes
-from equilibria.run.studies import counterpart, views
+from equilibria.run.studies import views
 from equilibria.run.studies.data import Data, Frame, select
 from equilibria.run.studies.views import NOT_RUN, Pivot, Table
 from papers.mdeq.common import IMAGES, LOOSE, NAMES, RATES
+from papers.measures import counterpart
 from papers.published import BAI_2022, published
 
 PUBLISHED = published(BAI_2022, "Table 3.1")

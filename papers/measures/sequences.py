@@ -13,12 +13,12 @@ from equilibria.nn import using
 from equilibria.run import evaluation
 from equilibria.run.models import EquilibriumModel
 from equilibria.run.run import Run
-from equilibria.run.studies import counterpart
 from equilibria.run.studies.measures.epochs import solves
 from equilibria.run.studies.study import Context
 from equilibria.run.tasks import Batch, Task
 from equilibria.solve import Solver
 from equilibria.zoo.language.task.language import LanguageTask
+from papers.measures import counterpart
 
 __all__ = ["as_equilibrium", "reading", "residuals", "segments"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from equilibria.run.studies import counterpart
 from equilibria.run.studies.study import Context, Point, Study, grid
 from equilibria.run.studies.views import Pivot, first
+from papers.measures import counterpart
 from papers.published import BAI_2022
 from papers.representation.common import FILTERS, recipe
 

@@ -60,5 +60,7 @@ def test_the_commands_and_pages_that_the_readme_names_exist() -> None:
 
 def test_every_public_name_is_in_the_reference() -> None:
     pages = "\n".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
-    named = set(re.findall(r"^\.\. auto\w+:: (?:equilibria\.)?([\w.]+)$", pages, re.MULTILINE))
+    named = set(
+        re.findall(r"^\.\. auto\w+:: (?:equilibria\.)?(?:run\.)?([\w.]+)$", pages, re.MULTILINE)
+    )
     assert set(equilibria.__all__) <= named

@@ -19,7 +19,7 @@ from equilibria.run.pretrain import ShallowStart
 from equilibria.run.recipe import IMPLICIT
 from equilibria.run.regulariser import JacobianPenalty
 from equilibria.run.report import svg
-from equilibria.run.studies import catalogue, counterpart, pages, runner
+from equilibria.run.studies import catalogue, pages, runner
 from equilibria.run.studies.data import Data
 from equilibria.run.studies.measures import timing
 from equilibria.run.studies.training import Store
@@ -30,7 +30,7 @@ from papers.deq import common, convergence, imbalance, solvers, tables
 from papers.deq import memory as step_memory
 from papers.jacobian import common as jacobian_common
 from papers.jacobian import language, stability
-from papers.measures import memory, sequences
+from papers.measures import counterpart, memory, sequences
 
 COMMON = {
     "solver": {"name": "Anderson", "rtol": 1e-2, "max_evals": 12},

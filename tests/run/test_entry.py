@@ -120,7 +120,7 @@ assert main(["recipes"]) == 1
 
 
 APPLICATION = """
-from equilibria.run.cli.added import ConfigOptions
+from equilibria.run.cli.options import ConfigOptions
 from equilibria.run.registry import Application
 
 APPLICATION = Application(
@@ -279,8 +279,9 @@ def test_another_distribution_adds_commands_and_options(tmp_path):
 
     listed = run("--help")
     assert "  rain        tell whether it will rain" in listed and "never" not in listed
-    assert run("rain") == "yes\n"
-    assert run("rain", "now") == "equilibria rain: error: out of memory: wait for the sun\n"
+    taken = "the command 'train' of nowhere is left out: equilibria has that name\n"
+    assert run("rain") == f"yes\nwarning: {taken}"
+    assert run("rain", "--quiet") == "equilibria rain: error: out of memory: wait for the sun\n"
     assert "did you mean 'rain'?" in run("rainn")
     shown = run("evaluate", "--help")
     assert "--sky" in shown and "--memory" in shown and "--scales" in shown

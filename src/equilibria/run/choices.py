@@ -29,7 +29,8 @@ class Choices:
 
     def allowed(self, bases: tuple[type, ...]) -> Allowed:
         """Return the classes that a field annotated with any of `bases` may hold."""
-        return _allowed(self, bases)
+        imported = frozenset(base for _, base, _ in self.entries if find_imported(base))
+        return _allowed(self, bases, imported)
 
     def name_of(self, cls: type) -> str | None:
         """Return the name of a class in recipes; None if it has none."""
@@ -77,7 +78,7 @@ class Allowed(Mapping[str, type]):
 
 
 @functools.cache
-def _allowed(choices: Choices, bases: tuple[type, ...]) -> Allowed:
+def _allowed(choices: Choices, bases: tuple[type, ...], imported: frozenset[Any]) -> Allowed:
     return Allowed(
         {name: place for name, base, place in choices.entries if _fits(base, place, bases)}
     )

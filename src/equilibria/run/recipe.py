@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
@@ -341,10 +342,17 @@ def available() -> list[str]:
 @functools.cache
 def _files() -> dict[str, Traversable]:
     """The files of the recipes, by name, each beside its application."""
-    packages = (resources.files(each.package) for each in registry.applications())
-    folders = (package.joinpath("recipes") for package in packages)
-    files = (file for folder in folders if folder.is_dir() for file in folder.iterdir())
-    return {f.name.removesuffix(".yaml"): f for f in files if f.name.endswith(".yaml")}
+    found: dict[str, Traversable] = {}
+    owners: dict[str, str] = {}
+    for each in registry.applications():
+        if not hasattr(sys.modules.get(each.package), "__path__"):
+            continue  # a module without a folder
+        folder = resources.files(each.package).joinpath("recipes")
+        for file in folder.iterdir() if folder.is_dir() else ():
+            name = file.name.removesuffix(".yaml")
+            if name != file.name and registry.keep_first(name, owners, each, "recipes"):
+                found[name] = file
+    return found
 
 
 @functools.cache

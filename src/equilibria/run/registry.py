@@ -16,10 +16,12 @@ import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -30,6 +32,7 @@ __all__ = [
     "defines",
     "find",
     "find_imported",
+    "keep_first",
     "package_of",
     "place_of",
     "places",
@@ -39,9 +42,29 @@ __all__ = [
 GROUP = "equilibria.applications"
 """The group of entry points by which other distributions add applications."""
 
+_Result = TypeVar("_Result")
+
 Section = Literal[
     "models", "data", "folders", "tasks", "classes", "commands", "galleries", "options"
 ]
+
+
+_lock = threading.RLock()
+
+
+def _once(function: Callable[[], _Result]) -> Callable[[], _Result]:
+    """Call a function once, whichever thread comes first, and keep what it returns."""
+    kept: list[_Result] = []
+
+    @functools.wraps(function)
+    def call() -> _Result:
+        if not kept:
+            with _lock:
+                if not kept:
+                    kept.append(function())
+        return kept[0]
+
+    return call
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +85,7 @@ class Application:
         commands: Commands: one line for ``equilibria --help``, and the module that has ``main``.
         galleries: What is drawn of samples, by the name that a task gives (`Task.gallery`).
         options: Options that the application adds to a command of the frame, by the command and a
-            name of its own: "evaluate.views"; see `equilibria.run.cli.added`.
+            name of its own: "evaluate.views"; see `equilibria.run.cli.options`.
     """
 
     package: str
@@ -76,27 +99,35 @@ class Application:
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-@functools.cache
+@_once
 def applications() -> tuple[Application, ...]:
     """Return all applications: those in `equilibria.zoo`, then those of other distributions.
 
-    Raises:
-        TypeError: An entry point names something other than a package with an `APPLICATION`.
+    One of another distribution that cannot be imported, or is none, is left out with a warning.
     """
     names: tuple[str, ...] = importlib.import_module("equilibria.zoo").APPLICATIONS
     own = (importlib.import_module(f"equilibria.zoo.{name}") for name in names)
     found: list[Application] = [module.APPLICATION for module in own]
     for point in _entry_points():
-        each = point.load()
-        each = getattr(each, "APPLICATION", each)
-        if not isinstance(each, Application):
-            raise TypeError(
-                f"the entry point {point.name} = {point.value} of {GROUP} is no application: it "
-                "must name a package whose __init__ defines APPLICATION, an "
-                "equilibria.run.registry.Application"
+        try:
+            front = point.load()
+            found.append(_checked(getattr(front, "APPLICATION", front)))
+        except Exception as error:
+            warnings.warn(
+                f"the application {point.name} = {point.value} of another distribution is left "
+                f"out: {type(error).__name__}: {error}",
+                stacklevel=2,
             )
-        found.append(each)
     return tuple(found)
+
+
+def _checked(front: Any) -> Application:
+    if not isinstance(front, Application):
+        raise TypeError(
+            f"the entry point of {GROUP} must name a package whose __init__ defines APPLICATION, "
+            "an equilibria.run.registry.Application"
+        )
+    return front
 
 
 def package_of(name: str) -> str | None:
@@ -138,26 +169,47 @@ def _may_add(place: str) -> bool:
     return False
 
 
-@functools.cache
 def find(section: Section) -> dict[str, Any]:
     """Return what all applications register in one section, by name.
 
     The dictionary is the registry itself: what is added to it is found by name, too. In the
-    sections `data` and `classes`, whose names are grouped, an item is the group and the place.
-
-    Raises:
-        ValueError: Two applications use one name.
+    sections `data` and `classes`, whose names are grouped, an item is the group and the place. Of
+    two applications that use one name the first has it, and a warning names both.
     """
-    found: dict[str, Any] = {}
-    owners: dict[str, str] = {}
-    for application in applications():
-        for name, item in _items(application, section):
-            if name in found:
-                raise ValueError(
-                    f"{owners[name]} and {application.package} both register '{name}' in {section}"
-                )
-            found[name], owners[name] = item, application.package
-    return found
+    return _sections()[section]
+
+
+@_once
+def _sections() -> dict[str, dict[str, Any]]:
+    sections: dict[str, dict[str, Any]] = {}
+    for section in get_args(Section):
+        found: dict[str, Any] = {}
+        owners: dict[str, str] = {}
+        for application in applications():
+            for name, item in _items(application, section):
+                if keep_first(name, owners, application, section):
+                    found[name] = item
+        sections[section] = found
+    return sections
+
+
+def keep_first(name: str, owners: dict[str, str], application: Application, what: str) -> bool:
+    """Return whether no other application has a name, which is this application's from now on.
+
+    Args:
+        name: That the application uses.
+        owners: The packages of the names so far; the name is added.
+        application: That uses the name.
+        what: It is a name of, for the warning that a name is taken.
+    """
+    owner = owners.setdefault(name, application.package)
+    if owner != application.package:
+        warnings.warn(
+            f"'{name}' in {what} is that of {owner}: {application.package}, which uses the name "
+            "too, has to choose another one",
+            stacklevel=3,
+        )
+    return owner == application.package
 
 
 def _items(application: Application, section: Section) -> Iterator[tuple[str, Any]]:
@@ -195,4 +247,4 @@ def place_of(cls: type) -> str:
 
 def defines(place: Any, cls: type) -> bool:
     """Return whether a registered place is `cls`, without importing its module."""
-    return place is cls or place == place_of(cls)
+    return place is cls or place == place_of(cls) or find_imported(place) is cls

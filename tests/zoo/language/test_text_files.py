@@ -308,7 +308,7 @@ def test_a_line_of_ten_megabytes_between_others(cache: Path, tmp_path: Path) -> 
 
 GROWTH = """
 import resource, sys
-from equilibria.run.data import text
+from equilibria.zoo.language import data as text
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for unit in ("characters", "words"):
     corpus = text.load(file=sys.argv[1], unit=unit)

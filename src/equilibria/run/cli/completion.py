@@ -67,6 +67,8 @@ def options(command: str) -> list[tuple[str, bool]]:
     found = {option: bool(takes) for option, takes in OPTION.findall(shown.getvalue())}
     if command in ("train", "initialise"):
         choices = recipes.choices()
-        loaded = map(recipes.load, recipes.available())
-        found |= {f"--{key}": True for each in loaded for key in names_of(each, choices)}
+        for name in recipes.available():
+            with suppress(ValueError):  # it names what an absent application has
+                keys = names_of(recipes.load(name), choices)
+                found |= {f"--{key}": True for key in keys}
     return sorted((found | {"--debug": False}).items())

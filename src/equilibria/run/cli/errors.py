@@ -7,6 +7,7 @@ import re
 import sys
 import sysconfig
 import traceback
+from importlib.util import find_spec
 from pathlib import Path
 
 import equilibria
@@ -25,8 +26,9 @@ LESS = {
 
 
 def expected(error: BaseException) -> bool:
-    """Return whether an error is one of equilibria's own classes, whose messages are for users."""
-    return type(error).__module__.partition(".")[0] == "equilibria"
+    """Return whether an error is of one of equilibria's own classes, or of one that derives from
+    them: their messages are for users."""
+    return any(cls.__module__.partition(".")[0] == "equilibria" for cls in type(error).__mro__)
 
 
 def shared(error: BaseException) -> bool:
@@ -100,7 +102,11 @@ def _lacking(command: str, error: ModuleNotFoundError) -> str:
     if advice := extras.advice(command):
         return advice
     package = (error.name or "equilibria").partition(".")[0]
-    return "" if package == "equilibria" else f"the package '{package}' is not installed"
+    if package == "equilibria":
+        return ""
+    if error.name != package and find_spec(package) is not None:
+        return f"the package '{package}' has no module '{error.name}'"
+    return f"the package '{package}' is not installed"
 
 
 def _unreachable(text: str) -> bool:

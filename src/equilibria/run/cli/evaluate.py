@@ -27,7 +27,7 @@ from rich.console import Console
 from equilibria import files
 from equilibria.metric import LOSS
 from equilibria.run import baseline, evaluation, run
-from equilibria.run.cli.added import ConfigOptions, ViewOptions, added
+from equilibria.run.cli.options import ConfigOptions, ViewOptions, options_of
 from equilibria.run.cli.output import Output, figures_table, fitted
 from equilibria.run.cli.parser import Parser, UserError
 from equilibria.run.cli.solving import add_solver, solve_by
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
         f"{' '.join(map(str, evaluation.BUDGETS))}); give none for the solver's own limit only; "
         "limits above it change nothing",
     )
-    configs = added("evaluate", ConfigOptions)
+    configs = options_of("evaluate", ConfigOptions)
     for each in configs:
         each.add_to(parser)
     parser.add_argument(
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
         "test set",
     )
     add_solver(parser)
-    viewers = added("evaluate", ViewOptions)
+    viewers = options_of("evaluate", ViewOptions)
     for each in viewers:
         each.add_to(parser)
     parser.add_data_dir()
@@ -157,8 +157,8 @@ def measure(
     """
     recipe, task = loaded.recipe, loaded.data
     model = loaded.model.to(accelerator.device).eval()
-    for each in added("evaluate", ViewOptions):
-        model = each.viewed(model, views or {})
+    for each in options_of("evaluate", ViewOptions):
+        model = each.view(model, views or {})
     options: dict[str, Any] = {"split": split, "batch_size": recipe.eval_batch_size}
     depths = () if task.streams else evaluation.DEPTHS
     result, seconds = evaluation.timed(
@@ -236,7 +236,7 @@ def show(
     where = f"{loaded.folder},"
     if loaded.other is not None:
         where = f"{loaded.folder} on other data:"
-    seen = "".join(each.told(views or {}) for each in added("evaluate", ViewOptions))
+    seen = "".join(each.describe(views or {}) for each in options_of("evaluate", ViewOptions))
     title = f"{where} {result[unit]:,} {result['split']} {unit} of {task.source}{seen}"
     table = figures_table(title)
     for name, value in _figures(result, task):

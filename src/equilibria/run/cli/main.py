@@ -90,7 +90,7 @@ end stops the others at once."""
 def commands() -> dict[str, tuple[str, str]]:
     """Return all commands, those of applications among them: one line for --help, and the module.
 
-    A command that an application calls by a name of `COMMANDS` cannot be reached.
+    A command that an application calls by a name of `COMMANDS` is left out with a warning.
     """
     from equilibria.run import registry
 
@@ -98,8 +98,15 @@ def commands() -> dict[str, tuple[str, str]]:
     for name, command in COMMANDS.items():
         found[name] = command
         if name == BEFORE_APPLICATIONS:
-            found |= registry.find("commands")
-    return {**found, **COMMANDS}
+            added = registry.find("commands")
+            for taken in added.keys() & COMMANDS.keys():
+                owner = added[taken][1]
+                warnings.warn(
+                    f"the command '{taken}' of {owner} is left out: equilibria has that name",
+                    stacklevel=2,
+                )
+            found |= {key: value for key, value in added.items() if key not in COMMANDS}
+    return found
 
 
 class Ended(BaseException):
@@ -115,6 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words or os.environ.get("EQUILIBRIA_DEBUG", "") not in ("", "0")
     words = [word for word in words if word != "--debug"]
+    warnings.showwarning = _ignore if "--quiet" in words else _warn
     if words[:1] == ["--quiet"]:
         words = [*words[1:], *words[:1]] if words[1:] else []
     command, *rest = words or ["--help"]
@@ -167,7 +175,6 @@ def _run(command: str, words: list[str]) -> int:
     if found is None:
         hint = nearest(command, commands())
         return _end("equilibria", f"there is no command '{command}'{hint}", ERROR)
-    warnings.showwarning = _ignore if "--quiet" in words else _warn
     # Read when torch is loaded: its profiler would log when it starts and stops; and where other
     # programs want the cores, threads of libgomp that spin while they wait slow everything down.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")

@@ -29,5 +29,13 @@ def main(argv: Sequence[str]) -> None:
     console = Output()
     table = listing(console, "recipe", "what it trains")
     for name in names:
-        table.add_row(name, recipes.load(name).description)
+        table.add_row(name, _describe(name))
     console.print(table)
+
+
+def _describe(name: str) -> str:
+    """What a recipe trains, or why it cannot: it may name what an absent application has."""
+    try:
+        return recipes.load(name).description
+    except ValueError as error:
+        return f"cannot be used: {error}"

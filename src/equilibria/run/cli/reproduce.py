@@ -62,8 +62,6 @@ def run(command: str, description: str | None, argv: Sequence[str], folder: str 
     if not known and not all(name.endswith(".py") for name in arguments.names or [""]):
         raise UserError(catalogue.NO_PAPERS)
     names = _named(arguments.names, known, folder)
-    if not names:
-        known = [name for name in known if catalogue.can_run(name)]
     if arguments.own and (arguments.stale or not names):
         raise UserError("--own expects the name of a benchmark: bench solvers --own my:Aitken")
     if arguments.quiet and not (names or arguments.stale):

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from equilibria.run.cli.output import listing
 from equilibria.run.studies import catalogue
+from equilibria.run.studies.study import StudyError
 from equilibria.words import listed
 
 if TYPE_CHECKING:
@@ -21,8 +22,12 @@ def studies(console: Console, command: str, names: Sequence[str], scale: Scale) 
     grid = listing(console, "study", "minutes", "what it shows", right=("minutes",))
     every: dict[int, float] = {}
     for name in names:
-        study = catalogue.find(name)
-        points = study.points(scale)
+        try:
+            study = catalogue.find(name)
+            points = study.points(scale)
+        except (StudyError, ValueError) as error:  # of an application that is gone
+            grid.add_row(name, "–", f"cannot be run: {error}")
+            continue
         trainings = {hash(repr(each)): each for p in points for each in p.runs.values()}
         own = sum(point.minutes for point in points)
         minutes = own + sum(each.minutes for each in trainings.values())

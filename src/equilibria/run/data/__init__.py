@@ -25,6 +25,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """The data sets of an application, such as `flow`, as the package in its folder."""
     own = name.startswith("_") or find_spec(f"{__name__}.{name}")  # an import looks here first
-    if own or (package := package_of(name)) is None:
+    place = None if own else f"{package_of(name)}.data"
+    if place is None or package_of(name) is None or find_spec(place) is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module(f"{package}.data")
+    return importlib.import_module(place)

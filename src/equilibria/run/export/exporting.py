@@ -24,7 +24,7 @@ from equilibria.run.tasks import Task
 if TYPE_CHECKING:
     from equilibria.run.export.graph import Session
 
-__all__ = ["Exported", "Form", "Format", "Weights", "export", "lacking", "refuse_graphs"]
+__all__ = ["Exported", "Form", "Format", "Weights", "export", "lacking", "refuse_task"]
 
 Format = Literal["onnx", "pt2"]
 Form = Literal["whole", "stream"]
@@ -83,7 +83,7 @@ def lacking() -> list[str]:
     return [name for name in ONNX if importlib.util.find_spec(name) is None]
 
 
-def refuse_graphs(task: Task) -> None:
+def refuse_task(task: Task) -> None:
     """Raise ExportError where models of a task cannot be exported."""
     if why := task.refuses_export():
         raise ExportError(why)
@@ -119,7 +119,7 @@ def export(
         raise ExportError("int8 weights are for ONNX: torch.export keeps float32")
     if format == "onnx" and (absent := lacking()):
         raise ExportError(f"ONNX needs packages that are not installed: {', '.join(absent)}")
-    refuse_graphs(task)
+    refuse_task(task)
     plain = exportable(model, evals, method)
     raw = next(pairs(task, task.eval_split, TRACED, TRACED)).raw
     prepare = preparation(task)

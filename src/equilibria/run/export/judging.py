@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from equilibria.run.evaluation import sums_of
-from equilibria.run.export.exporting import Exported, refuse_graphs
+from equilibria.run.export.exporting import Exported, refuse_task
 from equilibria.run.export.inference import exportable, iterated_layers, layers
 from equilibria.run.export.inputs import pairs
 from equilibria.run.export.iterated import Method
@@ -152,7 +152,7 @@ def needed(model: Model, task: Task, method: Method, batch_size: int = 500) -> i
     Raises:
         ExportError: the model cannot be exported in this way.
     """
-    refuse_graphs(task)
+    refuse_task(task)
     solvers = [layer.eval_solver or layer.solver for layer in layers(model)]
     limit = max(solver.max_evals for solver in solvers)
     rtol = min(solver.finest for solver in solvers)

@@ -16,7 +16,13 @@ from equilibria.run.studies.provenance import SOURCE
 from equilibria.run.studies.study import Study, StudyError
 
 __all__ = [
-    *("NO_PAPERS", "ORDER", "can_run", "file_of", "find", "names", "papers", "rows_of"),
+    "NO_PAPERS",
+    "ORDER",
+    "file_of",
+    "find",
+    "names",
+    "papers",
+    "rows_of",
     "source_of",
 ]
 
@@ -43,7 +49,8 @@ def papers() -> Path | None:
     here = Path.cwd()
     for place in (SOURCE.parents[1], here, *here.parents):
         found = place / "papers"
-        if (found / "__init__.py").is_file() and any(found.glob("*/README.md")):
+        beside = place / "src" / "equilibria" / "__init__.py"  # a clone, and no other `papers`
+        if (found / "__init__.py").is_file() and beside.is_file():
             if str(place) not in sys.path:
                 sys.path.append(str(place))
             return found
@@ -59,15 +66,6 @@ def names() -> list[str]:
     places = {folder: place for place, folder in enumerate(ORDER)}
     found.sort(key=lambda path: (places.get(path.parent.name, len(places)), path))
     return [f"{path.parent.name}/{path.stem}" for path in found]
-
-
-def can_run(name: str) -> bool:
-    """Return whether the applications that a study needs are there."""
-    try:
-        find(name)
-    except StudyError:
-        return False
-    return True
 
 
 def find(name: str) -> Study:
@@ -90,6 +88,11 @@ def find(name: str) -> Study:
             if error.name is None or not error.name.startswith("equilibria.zoo."):
                 raise
             raise StudyError(f"{name} needs {error.name}, an application that is gone") from error
+        if not Path(module.__file__ or "").resolve().is_relative_to(folder.resolve()):
+            raise StudyError(
+                f"Python finds another package 'papers' first, {module.__file__}: take it from "
+                "PYTHONPATH"
+            )
     if not isinstance(getattr(module, "STUDY", None), Study):
         raise StudyError(f"{name} defines no study: it has no STUDY, a run.studies.study.Study")
     return module.STUDY

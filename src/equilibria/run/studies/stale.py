@@ -66,15 +66,12 @@ def _imported(path: Path) -> list[Path]:
 
 
 def last_change(source: Path) -> str | None:
-    """Return the last commit that changed a file below a study, or a recipe; None without Git."""
+    """Return the last commit that changed a file below a study, or in `zoo`; None without Git.
+
+    A recipe names what applications have, which no import shows: a change of any of them counts.
+    """
     paths = [path for path in below(source) if any(map(path.is_relative_to, _roots().values()))]
-    return git("log", "-1", "--format=%H", "--", *map(str, (*paths, *_recipes()))) or None
-
-
-@functools.cache
-def _recipes() -> list[Path]:
-    """Folders of recipes."""
-    return sorted(path for path in SOURCE.rglob("recipes") if path.is_dir())
+    return git("log", "-1", "--format=%H", "--", *map(str, (*paths, SOURCE / "zoo"))) or None
 
 
 def verdicts(rows: Frame, source: Path, identities: Sequence[str | None]) -> list[str]:

@@ -80,8 +80,8 @@ class Task(abc.ABC):
             ValueError: the task does not say.
         """
         raise ValueError(
-            "epoch_steps is auto, which only the task own_images supports: set it to a number of "
-            "steps, or to null for a pass over the data"
+            "epoch_steps is auto, and this task does not say how many steps make an epoch: set it "
+            "to a number of steps, or to null for a pass over the data"
         )
 
     def whole(self) -> int:

@@ -1,1 +1,1 @@
-"""What applications share: downloads, checksums, and the reading of files."""
+"""What applications share: downloads and files, and what tasks make of samples, tokens and rows."""

@@ -138,7 +138,7 @@ def _named(source: str, data_dir: str | os.PathLike[str] | None, download: bool)
     """Images of a data set, evenly spread."""
     if source == "layers":
         raise ValueError("photographs is 'layers', which are made of photographs: name other ones")
-    found = registry.load(source, data_dir, download, kind=_kinds())
+    found = registry.load(source, data_dir, download, kind=_kinds(source))
 
     def images(split: Any) -> list[Tensor]:
         count = min(MOST, len(split))
@@ -153,9 +153,14 @@ def _named(source: str, data_dir: str | os.PathLike[str] | None, download: bool)
     return Photographs.cut(found.title, whole, [f"an image of {found.title}"] * len(whole))
 
 
-def _kinds() -> Any:
-    """The types of data sets with images to take: those of flow, and all with an `_Images`."""
-    kinds = dict.fromkeys(resolve(kind) for kind, _ in registered("data").values())
+def _kinds(source: str) -> Any:
+    """The types of data sets with images to take: those of flow, and all with an `_Images`.
+
+    Of a data set that there is, its own type alone is asked, so that no other is imported.
+    """
+    known = registered("data")
+    places = [known[source][0]] if source in known else [kind for kind, _ in known.values()]
+    kinds = dict.fromkeys(map(resolve, places))
     return functools.reduce(operator.or_, (k for k in kinds if _has_images(k)), FlowSet)
 
 

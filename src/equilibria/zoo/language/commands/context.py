@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from equilibria.run.cli.added import ConfigOptions
+from equilibria.run.cli.options import ConfigOptions
 from equilibria.run.cli.parser import Parser, UserError
 from equilibria.run.recipe import Recipe
 

@@ -159,7 +159,7 @@ class Signal:
         return Quarters(places[::2, ::2].reshape(-1), places[1::2, 1::2].reshape(-1))
 
     def resized(self, size: tuple[int, int]) -> Signal:
-        """The image or film at another size, by means over areas; see `images.resize.resized`.
+        """The image or film at another size, by means over areas; see `zoo.io.resize.resized`.
 
         Raises:
             ValueError: If it is a sound, or `size` has a side below 2.

@@ -33,7 +33,7 @@ from equilibria.run.weights import checksum
 from equilibria.solve import Status
 from equilibria.words import others
 from equilibria.zoo.io.rows import Journal
-from equilibria.zoo.vision.commands.views import add_views, changes_of, viewed
+from equilibria.zoo.vision.commands.views import add_views, changes_of, view
 from equilibria.zoo.vision.model.config import VisionConfig
 from equilibria.zoo.vision.predict import Large, Options, journal, pictures, predict
 from equilibria.zoo.vision.task.seen import IMAGES, Seen
@@ -100,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
     solver = solve_by(arguments.solver, loaded)
     accelerator = evaluation.accelerator(recipe.precision, arguments.device)
     console = Output(quiet=arguments.quiet)
-    model, large = viewed(loaded.model.to(accelerator.device), views), None
+    model, large = view(loaded.model.to(accelerator.device), views), None
     masks = seen.kind == "segmentation" and "masks" in getattr(recipe.model, "heads", ("masks",))
     if masks and arguments.top is not None:
         raise UserError("--top is for classification, and this run predicts masks: leave it out")
@@ -112,7 +112,7 @@ def main(argv: Sequence[str]) -> int:
     if masks and "window" not in views and not arguments.video:
         high, wide = (round(LARGE * side) for side in seen.shape[1:])
         window = {"window": (high, wide), "overlap": min(high, wide) // 4}
-        large = Large(viewed(loaded.model, {**views, **window}), (high, wide))
+        large = Large(view(loaded.model, {**views, **window}), (high, wide))
     options = Options(
         batch_size=arguments.batch_size,
         top=arguments.top or Options.top,

@@ -7,14 +7,12 @@ from typing import Any
 
 from typing_extensions import override
 
-from equilibria.run.cli.added import ViewOptions
+from equilibria.run.cli.options import ViewOptions
 from equilibria.run.cli.parser import Parser, UserError
 from equilibria.run.models import Model
 from equilibria.run.recipe import Recipe
-from equilibria.zoo.vision.model.config import VisionConfig
-from equilibria.zoo.vision.model.inference import MultiScale, Tiled
 
-__all__ = ["Views", "add_views", "changes_of", "viewed"]
+__all__ = ["Views", "add_views", "changes_of", "view"]
 
 LARGEST = 8.0
 """Scale up to which images are enlarged: 64 times the pixels."""
@@ -32,11 +30,11 @@ class Views(ViewOptions):
         return changes_of(arguments, recipe)
 
     @override
-    def viewed(self, model: Model, changes: Mapping[str, Any]) -> Model:
-        return viewed(model, changes)
+    def view(self, model: Model, changes: Mapping[str, Any]) -> Model:
+        return view(model, changes)
 
     @override
-    def told(self, changes: Mapping[str, Any]) -> str:
+    def describe(self, changes: Mapping[str, Any]) -> str:
         parts = list[str]()
         if "scales" in changes:
             parts.append("scales " + " ".join(f"{scale:g}" for scale in changes["scales"]))
@@ -99,12 +97,16 @@ def changes_of(arguments: Any, recipe: Recipe) -> dict[str, Any]:
         found["overlap"] = short // 4 if arguments.overlap is None else arguments.overlap
     elif arguments.overlap is not None:
         raise UserError("--overlap needs windows: give their size with --window HEIGHT WIDTH")
-    if found and not (isinstance(recipe.model, VisionConfig) and recipe.model.dense):
+    if not found:
+        return found
+    from equilibria.zoo.vision.model.config import VisionConfig
+
+    if not (isinstance(recipe.model, VisionConfig) and recipe.model.dense):
         raise UserError(
             f"--{next(iter(found))} is for segmentation, which this run's {recipe.model.title} "
             "does not do: leave it out"
         )
-    if found and "masks" not in getattr(recipe.model, "heads", ("masks",)):
+    if "masks" not in getattr(recipe.model, "heads", ("masks",)):
         raise UserError(
             f"--{next(iter(found))} is for segmentation, and this network has no head for masks: "
             "leave it out"
@@ -112,12 +114,14 @@ def changes_of(arguments: Any, recipe: Recipe) -> dict[str, Any]:
     return found
 
 
-def viewed(model: Model, changes: Mapping[str, Any]) -> Model:
+def view(model: Model, changes: Mapping[str, Any]) -> Model:
     """Return a model that sees images as `changes_of` says.
 
     Raises:
         UserError: it cannot.
     """
+    from equilibria.zoo.vision.model.inference import MultiScale, Tiled
+
     try:
         if "window" in changes:
             high, wide = changes["window"]

@@ -14,7 +14,8 @@ IMAGES = {"train": 1_281_167, "test": 50_000}
 def read(
     files: Files, *, size: int | None = None, channels: int | None = None, share: float = 1.0
 ) -> ImageFolder:
-    """The images of ImageNet, or of as many of its classes as there are; see `images.load`.
+    """The images of ImageNet, or of as many of its classes as there are; see
+    `zoo.vision.data.images.load`.
 
     The validation images are the test part, as is usual: the labels of the test images were never
     published. A few photographs are grey or CMYK: all are read as RGB.

@@ -11,7 +11,7 @@ from equilibria.run.cli.parser import Parser
 from equilibria.run.models import Model
 from equilibria.run.recipe import Recipe
 
-__all__ = ["ConfigOptions", "ViewOptions", "added"]
+__all__ = ["ConfigOptions", "ViewOptions", "options_of"]
 
 
 class ConfigOptions(abc.ABC):
@@ -54,7 +54,7 @@ class ViewOptions(abc.ABC):
         """
 
     @abc.abstractmethod
-    def viewed(self, model: Model, changes: Mapping[str, Any]) -> Model:
+    def view(self, model: Model, changes: Mapping[str, Any]) -> Model:
         """Return a model that sees samples as a record says.
 
         Args:
@@ -66,14 +66,14 @@ class ViewOptions(abc.ABC):
         """
 
     @abc.abstractmethod
-    def told(self, changes: Mapping[str, Any]) -> str:
+    def describe(self, changes: Mapping[str, Any]) -> str:
         """Return what follows the title of a table, ", mirrored"; "" for samples seen as usual."""
 
 
 Options = TypeVar("Options", ConfigOptions, ViewOptions)
 
 
-def added(command: str, kind: type[Options]) -> list[Options]:
+def options_of(command: str, kind: type[Options]) -> list[Options]:
     """Return the options of a kind that applications add to a command, in the order of these."""
     found = registry.find("options").items()
     own = [registry.resolve(place) for name, place in found if name.partition(".")[0] == command]
