@@ -285,3 +285,34 @@ def test_another_distribution_adds_commands_and_options(tmp_path):
     assert "did you mean 'rain'?" in run("rainn")
     shown = run("evaluate", "--help")
     assert "--sky" in shown and "--memory" in shown and "--scales" in shown
+
+
+BROKEN = {
+    "raises": ("raise OSError('rusty')", "is left out: OSError: rusty"),
+    "is none": ("APPLICATION = 3", "is left out: TypeError: the entry point"),
+    "takes a name": (
+        "from equilibria.run.registry import Application\n"
+        'APPLICATION = Application(package=__name__, models={"dense": ".gone:Config"})',
+        "'dense' in models is that of equilibria.zoo.vision: broken, which uses the name too",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_broken_application_takes_nothing_with_it(how, tmp_path):
+    text, said = BROKEN[how]
+    install({"broken.py": text}, "broken", tmp_path)
+    path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
+    code = (
+        "from equilibria.run.cli.main import main\n"
+        "from equilibria.run import recipe\n"
+        "assert type(recipe.load('digits').model).__name__ == 'DenseConfig'\n"
+        "assert main(['--help']) == 0\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and said in done.stderr, done.stderr

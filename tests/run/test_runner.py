@@ -340,6 +340,14 @@ def test_rows_older_than_the_last_change_below_them_are_stale(
     stale._verdict.cache_clear()
 
 
+def test_a_change_of_an_application_makes_rows_stale(monkeypatch):
+    """Recipes name models, tasks and data by strings: no import shows which."""
+    asked = []
+    monkeypatch.setattr(stale, "git", lambda *words: asked.extend(words))
+    stale.last_change(catalogue.source_of("deq/growth"))
+    assert {str(stale.SOURCE / "zoo"), str(catalogue.source_of("deq/growth"))} <= set(asked)
+
+
 def test_what_lies_below_a_study_are_its_imports():
     names = {
         p.relative_to(stale.SOURCE).as_posix()
