@@ -9,9 +9,11 @@ Names are loaded when they are first asked for: the command line answers before 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # importing typing would take a third of the time that this module takes
 if TYPE_CHECKING:
+    from typing import Any
+
     from equilibria import learned, nn, stability, theory
     from equilibria.learned import NeuralSolver, distil
     from equilibria.nn import DEQ

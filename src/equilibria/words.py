@@ -1,6 +1,5 @@
 """Words and numbers of messages."""
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Sequence, Sized
@@ -49,6 +48,8 @@ def nearest(word: str, words: Iterable[str]) -> str:
 
     Often only the prefix of a dotted word is missing: `history` for `solver.history`.
     """
+    import difflib  # here, since few runs need it and it imports a lot
+
     known = sorted(words)
     match = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if not match:

@@ -8,15 +8,12 @@ import signal
 import sys
 import threading
 import time
-import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 from equilibria import __version__
-from equilibria.run.cli import errors
-from equilibria.run.cli.option_words import as_options
 from equilibria.run.cli.status import DONE, ERROR, HUNG_UP, INTERRUPTED, MEANINGS, SAVED, TERMINATED
 from equilibria.words import nearest, printable
 
@@ -147,7 +144,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except Exception as error:
+        from equilibria.run.cli import errors  # what it imports takes as long as the rest of --help
+
         if debug:
+            import traceback
+
             traceback.print_exc()
         message, everywhere = errors.explain(command, error), errors.shared(error)
         status = getattr(error, "exit_status", ERROR)
@@ -239,6 +240,8 @@ def _flush() -> None:
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
     """Show a warning as one line, without its location in the source."""
+    from equilibria.run.cli.option_words import as_options
+
     print(printable(f"warning: {as_options(str(message))}"), file=sys.stderr)
 
 
