@@ -150,5 +150,5 @@ def test_a_run_says_and_records_what_it_has_chosen(tmp_path, monkeypatch, capsys
 
 def test_other_tasks_cannot_tell_the_steps_of_an_epoch(tree):
     recipe = recipes.parse(tree | {"epoch_steps": "auto"})
-    with pytest.raises(ValueError, match="own_images"):
+    with pytest.raises(ValueError, match="does not say how many steps make an epoch"):
         recipes.settled(recipe, recipe.task.load())
