@@ -119,7 +119,7 @@ def copying(network: str, scale: Scale, seed: int) -> Training:
     return Training(recipe=recipe, minutes=6 if network == "deq" else 1)
 
 
-# --- What Tables 1 to 4 need beside the trainings: convergence, gradients, and times side by ------
+# --- convergence, gradients, and times in turns ---------------------------------------------------
 
 
 @identified_as("_quality.core")

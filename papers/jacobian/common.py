@@ -17,7 +17,7 @@ from equilibria.run.studies.views.columns import Column
 from papers.deq.common import CELLS, LAYERS, named
 from papers.measures import counterpart
 
-# --- Short trainings of one DEQ-Transformer and of variants of it: LayerNorm, weight norm, --------
+# --- trainings of a DEQ-Transformer and its variants ----------------------------------------------
 
 EPOCHS: Mapping[Scale, int] = {"cpu": 5, "gpu": 20}
 STEPS: Mapping[Scale, int] = {"cpu": 80, "gpu": 500}
@@ -105,7 +105,7 @@ def recipe_of(name: str, scale: Scale) -> Recipe:
     return recipe if variant.limit else counterpart.explicit(recipe, layers=LAYERS)
 
 
-# --- What the figures of Bai et al. 2021 show of trainings: residuals and Jacobian, by epoch ------
+# --- residuals and the Jacobian by epoch ----------------------------------------------------------
 
 
 def final(*columns: str, scale: float = 1) -> Column:

@@ -33,7 +33,7 @@ from papers.jacobian.images import BEST, LIMIT, SEEDS, THIRD
 from papers.measures.memory import step_bytes
 from papers.published import BAI_2021, published
 
-# --- What networks on images reach with solves stopped early, and their cost in time and ----------
+# --- accuracy of solves stopped early, time and memory --------------------------------------------
 
 LIMITS = (1, 2, 3, 4, 5, 6, LIMIT)
 """Evaluations after which solves are stopped: Table 3's, and those of training without penalty."""
@@ -143,7 +143,7 @@ def inference(model: EquilibriumModel, inputs: Any, limit: int) -> dict[str, tup
     return {name: (peak, peaks[0]) for name, peak in zip(SOLVERS, peaks[1:], strict=True)}
 
 
-# --- Tables 2 and 3, Figure 6 and Section 3.4 of Bai et al. 2021: what the penalty keeps and ------
+# --- Tables 2 and 3, Figure 6 and section 3.4 -----------------------------------------------------
 
 MIB = 2**20
 WORDS = {

@@ -25,7 +25,7 @@ from equilibria.run.studies.views import Chart, curve
 from equilibria.stability import jacobian_penalty
 from papers.jacobian.maps import zigzag
 
-# --- The one-dimensional network of Bai et al. 2021, section 5.1: 200 weights, and its ------------
+# --- the one-dimensional network and its training -------------------------------------------------
 
 WEIGHTS = ("inner", "outer", "inject", "bias")
 """W1, W2, U and b."""
@@ -190,7 +190,7 @@ def figures(cell: ToyCell, x: Tensor, y: Tensor, setting: Setting) -> list[dict[
     return [{name: mean[place] for name, mean in means.items()} for place in range(len(x))]
 
 
-# --- Figures 5 and 9 of Bai et al. 2021, drawn from the weights of the trained networks -----------
+# --- Figures 5 and 9 ------------------------------------------------------------------------------
 
 GAMMAS = (0.0, 2.0, 4.0)
 """Weights of the penalty in Figure 5."""

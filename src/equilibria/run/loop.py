@@ -22,7 +22,7 @@ from equilibria.run.folder import Folder, RunError, absolute
 from equilibria.run.loggers import JsonLines, Logger, TensorBoard
 from equilibria.run.processes import agreed, any_of, reachable, told
 from equilibria.run.recipe import Recipe
-from equilibria.run.run import describe, parameters, segment
+from equilibria.run.run import describe, segment
 from equilibria.run.tasks import Task
 from equilibria.run.terminal import Terminal
 from equilibria.run.trainer import Diverged, Probe, Trainer
@@ -118,8 +118,9 @@ def train(
             trainer = Trainer(recipe, task, accelerator, probe=probe, fresh=fresh)
         if accelerator.is_main_process and not resume:
             folder.create(recipe)
+        count = trainer.model.count_parameters()["parameters"]
         console.print(
-            f"{recipe.model.title}, {parameters(trainer.model):,} parameters, on "
+            f"{recipe.model.title}, {count:,} parameters, on "
             f"{task.source or 'its own data'}{f' ({task.notes})' if task.notes else ''}, "
             f"{plural(recipe.epochs, 'epoch')} of "
             f"{plural(trainer.steps_per_epoch, 'step')} on "

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from torch import nn
 
 from equilibria.run.config import as_chosen
 from equilibria.run.data.errors import DataError
@@ -26,7 +25,7 @@ from equilibria.run.tasks import Task, TaskConfig
 from equilibria.run.weights import load_weights
 from equilibria.stability import AdaptiveAdjoint, AdjointAudit
 
-__all__ = ["Folder", "Run", "RunError", "describe", "environment", "load", "parameters", "segment"]
+__all__ = ["Folder", "Run", "RunError", "describe", "environment", "load", "segment"]
 
 
 @dataclass(frozen=True)
@@ -148,11 +147,6 @@ def segment(step: int, epochs: int, accelerator: Accelerator) -> dict[str, Any]:
     """
     where = {"processes": accelerator.num_processes, "device": accelerator.device.type}
     return {"step": step, "epochs": epochs, **environment(), **where}
-
-
-def parameters(module: nn.Module) -> int:
-    """Return the number of parameters of a model."""
-    return sum(p.numel() for p in module.parameters())
 
 
 def environment() -> dict[str, Any]:

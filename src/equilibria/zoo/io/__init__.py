@@ -1,1 +1,1 @@
-"""What applications share: downloads and files, and what tasks make of samples, tokens and rows."""
+"""What applications share: downloads, checksums, reading of files, and helpers of their tasks."""

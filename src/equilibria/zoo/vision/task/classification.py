@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from equilibria.metric import Sums
 from equilibria.run.data import Dataset, available
 from equilibria.run.data.errors import DataError
 from equilibria.run.models import ClassifierConfig, Model, ModelConfig
-from equilibria.run.tasks.base import LabelledTask, TaskConfig
+from equilibria.run.tasks.base import LabelledTask
 from equilibria.run.tasks.feed import Batch, Feed
 from equilibria.run.tasks.normalisation import Normalised
 from equilibria.zoo.vision.data.images import ImageFiles
@@ -30,7 +29,7 @@ from equilibria.zoo.vision.task import sources
 from equilibria.zoo.vision.task.augmentation import cropped, flipped, shifted
 from equilibria.zoo.vision.task.photographs import Photographs
 from equilibria.zoo.vision.task.pixels import confusion
-from equilibria.zoo.vision.task.seen import IMAGES, Seen, read_classes, unlabelled
+from equilibria.zoo.vision.task.seen import IMAGES, ImageTaskConfig, Seen
 from equilibria.zoo.vision.task.streamed import StreamedImages
 
 LISTED = 100
@@ -38,7 +37,7 @@ LISTED = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageClassification(TaskConfig):
+class ImageClassification(ImageTaskConfig):
     """Which of several classes does an image show? Trained with cross-entropy.
 
     Args:
@@ -121,20 +120,6 @@ class ImageClassification(TaskConfig):
             lanes=None,
         )
         return ClassificationTask(config, data_dir, seen)
-
-    @override
-    def unlabelled(
-        self, run: Path, data: str, *, batches: int, size: int, seed: int
-    ) -> Iterator[Tensor] | None:
-        return unlabelled(run, data, batches=batches, size=size, seed=seed)
-
-    @override
-    def has_gallery(self, run: Path) -> bool:
-        return (run / IMAGES).is_file()
-
-    @override
-    def read_classes(self, run: Path) -> dict[str, Any] | None:
-        return read_classes(run)
 
 
 class ClassificationTask(LabelledTask):

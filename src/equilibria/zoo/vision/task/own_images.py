@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
-from torch import Tensor
 from typing_extensions import override
 
 from equilibria.run.data import Dataset, available
@@ -21,7 +19,7 @@ from equilibria.zoo.vision.data.shards import dataset as shards
 from equilibria.zoo.vision.task import linear
 from equilibria.zoo.vision.task.classification import ClassificationTask, ImageClassification
 from equilibria.zoo.vision.task.mirroring import ASKED, Mirroring, examined
-from equilibria.zoo.vision.task.seen import unlabelled
+from equilibria.zoo.vision.task.seen import ImageTaskConfig
 
 Auto = Literal["auto"]
 """Stands for a value that follows from the data."""
@@ -45,7 +43,7 @@ SHIFTED = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnImages(TaskConfig):
+class OwnImages(ImageTaskConfig):
     """Which of several classes does an image show? What is `auto` follows from the images.
 
     Args:
@@ -108,20 +106,6 @@ class OwnImages(TaskConfig):
     def load_other(self, run: Path, data_dir: Path | None = None) -> ClassificationTask:
         """Read images as the run has seen its own; see `ImageClassification.load_other`."""
         return self.plain().load_other(run, data_dir)
-
-    @override
-    def unlabelled(
-        self, run: Path, data: str, *, batches: int, size: int, seed: int
-    ) -> Iterator[Tensor] | None:
-        return unlabelled(run, data, batches=batches, size=size, seed=seed)
-
-    @override
-    def has_gallery(self, run: Path) -> bool:
-        return self.plain().has_gallery(run)
-
-    @override
-    def read_classes(self, run: Path) -> dict[str, Any] | None:
-        return self.plain().read_classes(run)
 
     def _settled(self, data_dir: Path | None) -> OwnImages:
         """Return this task with the size and the channels that its images ask for."""

@@ -8,10 +8,12 @@ from typing import Any, Literal, NotRequired, Self, TypedDict, cast
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from equilibria.run.data import available, stored
 from equilibria.run.data.dataset import Dataset, Samples
 from equilibria.run.data.errors import DataError, reading
+from equilibria.run.tasks import TaskConfig
 from equilibria.run.tasks.normalisation import Statistics
 from equilibria.words import listed
 from equilibria.zoo.vision.data.shards.images import ShardImages
@@ -172,30 +174,37 @@ class Seen:
         return {name: _renumbered(each, numbers) for name, each in samples.items()}
 
 
-def read_classes(run: Path) -> dict[str, Any] | None:
-    """Return the classes in images.json of a run folder; see `TaskConfig.read_classes`."""
-    path = run / IMAGES
-    if not path.exists():
-        return None
-    seen = Seen.read(path)
-    return {"labels": seen.labels, "colours": seen.colours}
+@dataclass(frozen=True, kw_only=True)
+class ImageTaskConfig(TaskConfig):
+    """What a recipe writes under `task`, for a task on images: what a run folder tells of them."""
 
+    @override
+    def has_gallery(self, run: Path) -> bool:
+        return (run / IMAGES).is_file()
 
-def unlabelled(
-    run: Path, data: str, *, batches: int, size: int, seed: int
-) -> Iterator[Tensor] | None:
-    """Return batches of images without labels, seen as a run saw its own.
+    @override
+    def read_classes(self, run: Path) -> dict[str, Any] | None:
+        if not (run / IMAGES).exists():
+            return None
+        seen = Seen.read(run / IMAGES)
+        return {"labels": seen.labels, "colours": seen.colours}
 
-    None stands for images with labels, which are not among the inputs: a named data set, or a
-    folder of images and masks. The arguments and errors are those of `TaskConfig.unlabelled`.
-    """
-    from equilibria.zoo.vision import predict  # which sees images as this module says
+    @override
+    def unlabelled(
+        self, run: Path, data: str, *, batches: int, size: int, seed: int
+    ) -> Iterator[Tensor] | None:
+        """Return batches of images without labels, seen as a run saw its own.
 
-    named = data in available(Dataset) or (Path(data).expanduser() / "masks").exists()
-    if named or not (run / IMAGES).is_file():
-        return None
-    images = predict.pictures([data], without=run / "predictions")
-    return predict.unlabelled(images, Seen.read(run / IMAGES), batches, size, seed)
+        None stands for images with labels, which are not among the inputs: a named data set, or a
+        folder of images and masks.
+        """
+        from equilibria.zoo.vision import predict  # which sees images as this module says
+
+        named = data in available(Dataset) or (Path(data).expanduser() / "masks").exists()
+        if named or not (run / IMAGES).is_file():
+            return None
+        images = predict.pictures([data], without=run / "predictions")
+        return predict.unlabelled(images, Seen.read(run / IMAGES), batches, size, seed)
 
 
 def _renumbered(samples: Samples, numbers: list[int]) -> Samples:

@@ -30,7 +30,7 @@ from equilibria.zoo.vision.model.config import VisionConfig
 from equilibria.zoo.vision.model.dense_head import upsampled
 from equilibria.zoo.vision.task import boosted, pixels
 from equilibria.zoo.vision.task.scenes import Scenes, View
-from equilibria.zoo.vision.task.seen import IMAGES, Seen, read_classes, unlabelled
+from equilibria.zoo.vision.task.seen import IMAGES, ImageTaskConfig, Seen
 
 READ = 500
 """Images that the statistics are taken from, at most."""
@@ -43,7 +43,7 @@ AREA = 120 * 160
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageSegmentation(TaskConfig):
+class ImageSegmentation(ImageTaskConfig):
     """Which class does each pixel show? Trained with the cross-entropy of pixels.
 
     Args:
@@ -129,20 +129,6 @@ class ImageSegmentation(TaskConfig):
         seen = Seen.read(run / IMAGES)
         channels = None if self.data in available(SegmentationSet) else seen.shape[0]
         return SegmentationTask(replace(self, samples=None, channels=channels), data_dir, seen)
-
-    @override
-    def unlabelled(
-        self, run: Path, data: str, *, batches: int, size: int, seed: int
-    ) -> Iterator[Tensor] | None:
-        return unlabelled(run, data, batches=batches, size=size, seed=seed)
-
-    @override
-    def has_gallery(self, run: Path) -> bool:
-        return (run / IMAGES).is_file()
-
-    @override
-    def read_classes(self, run: Path) -> dict[str, Any] | None:
-        return read_classes(run)
 
 
 class SegmentationTask(Task):
