@@ -19,9 +19,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-import applications
 import pytest
 from filelock import FileLock
+
+import applications
 
 ROOT = Path(__file__).parents[1]
 NUMBERS = itertools.count()

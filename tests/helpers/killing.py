@@ -33,13 +33,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import texts
 import torch
 import torch.utils.tensorboard
 from accelerate.state import AcceleratorState
 from rich.console import Console
 from safetensors.torch import load_file
 
+import texts
 from equilibria.run import recipe as recipes
 from equilibria.run.checkpoint import CheckpointError
 from equilibria.run.evaluation import accelerator

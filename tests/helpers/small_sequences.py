@@ -1,8 +1,8 @@
 """Small sequence models in float64, each ready to be solved far below any tolerance of a test."""
 
 import torch
-from applications import present
 
+from applications import present
 from equilibria.run import models
 from equilibria.solve import GMRES, Anderson, Implicit
 

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import torch
 from accelerate import Accelerator
-from applications import recipes_of
 
+from applications import recipes_of
 from equilibria.run.data.errors import DataError
 from equilibria.run.trainer import Trainer
 

@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
+
 from applications import present
 
 LANGUAGE = {

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from solves import Tally, parser
 from torch import Tensor, nn
 from torch.nn import functional
-from witness import Report
 
 import equilibria as eq
 from equilibria.stability.cuts import Cut, find_cuts
 from equilibria.stability.patient import Exact, Patient
+from solves import Tally, parser
+from witness import Report
 
 KINDS = ("dense", "normalised", "image", "attention", "gated", "graph", "energy", "pair")
 CUTS = ("state", "part", "numpy", "number", "energy", "some")

@@ -24,11 +24,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from solves import parser
 from torch import Tensor, nn
 from torch.nn import functional
 
 import equilibria as eq
+from solves import parser
 
 SAMPLES = 3
 RTOLS = (1e-2, 1e-3, 1e-4)

@@ -18,11 +18,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import draws
 import torch
+from torch import Tensor
+
+import draws
 from compare import differences, read
 from draws import Draw, draw
-from torch import Tensor
 
 CHECKED = 25  # draws in which a fault has the chance to be noticed
 

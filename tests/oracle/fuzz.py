@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from random_problems import Problem, dense, draw_problem
-from solves import Tally, deferred, parser, random_limits, random_solver, solve, solver_names
 from torch import Tensor
-from witness import History, Report, Witness, check, flat, rms, zero
 
 import equilibria as eq
+from random_problems import Problem, dense, draw_problem
+from solves import Tally, deferred, parser, random_limits, random_solver, solve, solver_names
+from witness import History, Report, Witness, check, flat, rms, zero
 
 FORWARD = ("Picard", "Anderson", "Auto", "Broyden")  # judged in blocks
 LINEAR = ("Fallback", "GMRES", "BiCGSTAB", "DirectSolve", "Neumann", "Anderson", "Broyden")

@@ -19,6 +19,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+
+import equilibria as eq
 from solves import (
     Tally,
     deferred,
@@ -29,10 +32,7 @@ from solves import (
     solve,
     solver_names,
 )
-from torch import Tensor
 from witness import History, Report, Witness, check
-
-import equilibria as eq
 
 # --- faults ---------------------------------------------------------------------------------------
 

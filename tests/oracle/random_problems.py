@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from draws import matrix
 from torch import Tensor
+
+from draws import matrix
 from witness import leaves
 
 

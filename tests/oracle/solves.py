@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from witness import Report
 
 import equilibria as eq
+from witness import Report
 
 
 def solver_names() -> list[str]:

@@ -21,13 +21,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from solves import Tally, parser
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.func import functional_call
-from witness import Report
 
 import equilibria as eq
+from solves import Tally, parser
+from witness import Report
 
 THREADS, WIDTH = 8, 6
 

@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from solves import Tally, deferred, parser, random_solver, solve, solver_names
 from torch import Tensor
 from torch.nn.functional import softplus
-from witness import History, Report, Witness, check
 
 import equilibria as eq
+from solves import Tally, deferred, parser, random_solver, solve, solver_names
+from witness import History, Report, Witness, check
 
 VANISHING = ("softplus", "hypotenuse")
 REACH = {torch.float32: 100, torch.float64: 300}  # of the powers of two that maps are scaled by

@@ -3,13 +3,13 @@
 import pytest
 import torch
 from accelerate import Accelerator
-from several import several
 from test_new_task import RECIPE, Motion, MotionConfig
 
 from equilibria.run import models, tasks
 from equilibria.run import recipe as recipes
 from equilibria.run.tasks import Batch, Part
 from equilibria.run.trainer import Diverged, Trainer, TrainingError
+from several import several
 
 TIGHT = {
     "solver": {"name": "Anderson", "rtol": 1e-6, "max_evals": 80},

@@ -8,8 +8,8 @@ import sys
 import time
 
 import pytest
-from applications import needs
 
+from applications import needs
 from equilibria.run import examination
 from equilibria.run.cli import evaluate, memory, report
 from equilibria.run.cli import main as cli

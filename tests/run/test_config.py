@@ -1,8 +1,8 @@
 """Recipes from YAML and options: what they become, and what they refuse."""
 
 import pytest
-from applications import needs
 
+from applications import needs
 from equilibria.run import recipe as recipes
 from equilibria.run.config import ConfigError, differences
 from equilibria.solve import Anderson, Broyden, Implicit

@@ -8,13 +8,13 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from tiny_run import train
 
 import equilibria as eq
 from equilibria.learned import Learned
 from equilibria.run import neural, run
 from equilibria.run.cli.main import main
 from equilibria.run.weights import checksum, save_weights
+from tiny_run import train
 
 QUICK = ["--batches", "16", "--batch-size", "32", "--start-steps", "500", "--steps", "10"]
 QUICK += ["--horizon", "5", "--budget", "4000"]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from applications import needs, present
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from applications import needs, present
 from equilibria.run import recipe as recipes
 from equilibria.run.cli.main import main
 from equilibria.run.run import load

@@ -4,12 +4,12 @@ import re
 
 import pytest
 import torch
-from tasks_in_memory import Drawn, need_onnx
 from torch import nn
 
 import equilibria as eq
 from equilibria.run.export import ExportError, export, exportable, needed
 from equilibria.run.models import Model, Prediction
+from tasks_in_memory import Drawn, need_onnx
 
 
 class Cell(nn.Module):

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from tasks_in_memory import digits, need_onnx
 
 from equilibria.run.export import ExportError, export, judge
 from equilibria.run.export.inputs import pairs
+from tasks_in_memory import digits, need_onnx
 
 FORMATS = ["pt2", "onnx"]
 SMALL = {

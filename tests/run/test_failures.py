@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
-from several import started
 from torch import distributed
 
 from equilibria import files
@@ -17,6 +16,7 @@ from equilibria.run.checkpoint import Checkpoints
 from equilibria.run.folder import Folder
 from equilibria.run.loop import train
 from equilibria.run.trainer import Trainer
+from several import started
 
 OPTIONS = ("--checkpoint.every=2", "--epochs=2", "--epoch_steps=5", "--probes=4")
 

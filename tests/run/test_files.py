@@ -4,8 +4,8 @@ import errno
 import os
 
 import pytest
-from applications import needs
 
+from applications import needs
 from equilibria import files
 from equilibria.run.data import DataError
 from equilibria.zoo.io.vocabulary import Vocabulary

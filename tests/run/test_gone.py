@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from several import forks, started
 
 from equilibria.run.cli.main import entry
 from equilibria.run.folder import Folder
 from equilibria.run.trainer import Trainer
+from several import forks, started
 
 
 def program(words, session=False):

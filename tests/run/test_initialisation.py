@@ -8,7 +8,6 @@ import numpy
 import pytest
 import torch
 from rich.console import Console
-from several import several
 
 from equilibria.run import recipe as recipes
 from equilibria.run.config import ConfigError
@@ -17,6 +16,7 @@ from equilibria.run.loop import Interrupted, fit, train
 from equilibria.run.start import examine_start
 from equilibria.run.trainer import Trainer, TrainingError
 from equilibria.stability import spectral_radius
+from several import several
 
 RADIUS = {"ensemble": "goe", "radius": 0.6}
 

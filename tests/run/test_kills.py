@@ -3,8 +3,9 @@
 A few of each; `python tests/helpers/killing.py` does as many as one likes.
 """
 
-import killing
 import pytest
+
+import killing
 from several import ended
 
 

@@ -4,9 +4,9 @@ import copy
 from typing import Any
 
 import pytest
-import texts
 import yaml
 
+import texts
 from equilibria.run import recipe as recipes
 from equilibria.run import run
 from equilibria.run.cli.main import main

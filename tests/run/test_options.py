@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from applications import needs
 
+from applications import needs
 from equilibria import __version__
 from equilibria.run import config
 from equilibria.run import recipe as recipes

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import yaml
-from tiny_run import train
 
 import equilibria as eq
 from equilibria.run import plugins, yaml_text
@@ -14,6 +13,7 @@ from equilibria.run import recipe as recipes
 from equilibria.run.cli.main import main
 from equilibria.run.config import ConfigError
 from equilibria.run.studies import identity
+from tiny_run import train
 
 MODULE = '''
 from dataclasses import dataclass

@@ -6,13 +6,13 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
-from several import several
 
 from equilibria.run import recipe as recipes
 from equilibria.run.evaluation import accelerator
 from equilibria.run.folder import Folder
 from equilibria.run.loop import Interrupted, fit
 from equilibria.run.trainer import Trainer
+from several import several
 
 QUIET = Console(quiet=True)
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from file_server import FileServer, serving
-from pictures import folder
 
 from equilibria.run import data
 from equilibria.run import recipe as recipes
@@ -17,6 +15,8 @@ from equilibria.run.data import DataError, Dataset, Split
 from equilibria.run.loop import train
 from equilibria.run.registry import find
 from equilibria.zoo.io.remote import Entry, Files, Remote
+from file_server import FileServer, serving
+from pictures import folder
 
 OFFICIAL, COPY = b"0 1\n1 2\n2 0\n", b"0 1\n"
 """The edges of a graph."""

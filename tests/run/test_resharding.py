@@ -11,12 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import texts
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
-from several import several, shards
 
+import texts
 from equilibria import files
 from equilibria.run import background, randomness
 from equilibria.run import recipe as recipes
@@ -36,6 +35,7 @@ from equilibria.run.stops import Stopped
 from equilibria.run.tally import Tally
 from equilibria.run.tasks import Part
 from equilibria.run.trainer import Trainer
+from several import several, shards
 
 TIGHT = {
     "solver": {"name": "Anderson", "rtol": 1e-6, "max_evals": 80},

@@ -17,7 +17,6 @@ import torch
 import yaml
 from rich.console import Console
 from safetensors.torch import load_file
-from several import ended, signalled
 
 from equilibria import files
 from equilibria.run import checkpoint, randomness, stops
@@ -27,6 +26,7 @@ from equilibria.run.loop import Interrupted, fit
 from equilibria.run.run import Folder, RunError
 from equilibria.run.trainer import Trainer
 from equilibria.solve import Anderson
+from several import ended, signalled
 
 EVERY = ("--checkpoint.every", "3")
 

@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-import tiny_run
 from safetensors.torch import load_file
 
+import tiny_run
 from equilibria.run.cli.main import main
 from equilibria.run.folder import Folder
 from equilibria.run.trainer import Trainer

@@ -5,8 +5,8 @@ import shutil
 import statistics
 
 import pytest
-import tiny_run
 
+import tiny_run
 from equilibria.metric import ACCURACY, LOSS
 from equilibria.run.cli import seeds
 from equilibria.run.cli.main import main

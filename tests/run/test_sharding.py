@@ -5,19 +5,19 @@ import re
 from pathlib import Path
 
 import pytest
-import texts
 import torch
-from applications import present
-from several import several, shards
 from torch import distributed
 from torch.distributed.tensor import DTensor
 
+import texts
+from applications import present
 from equilibria.run import models
 from equilibria.run import recipe as recipes
 from equilibria.run.config import ConfigError
 from equilibria.run.evaluation import accelerator
 from equilibria.run.sharding import Sharding, extent
 from equilibria.run.trainer import Trainer
+from several import several, shards
 
 DIGITS = {
     "task": {"name": "image_classification", "data": "digits"},

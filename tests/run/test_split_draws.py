@@ -3,18 +3,18 @@
 import copy
 import functools
 
-import flow_tree
 import pytest
-import texts
 import torch
-from applications import present
 from safetensors.torch import load_file, save_file
-from several import several
 
+import flow_tree
+import texts
+from applications import present
 from equilibria import draws
 from equilibria.run import recipe as recipes
 from equilibria.run.evaluation import accelerator
 from equilibria.run.trainer import Trainer
+from several import several
 
 TIGHT = {
     "solver": {"name": "Anderson", "rtol": 1e-6, "max_evals": 80},

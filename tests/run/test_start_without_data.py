@@ -2,16 +2,15 @@
 
 import copy
 
-import flow_tree
 import pytest
-import texts
 import torch
-from applications import present
 from safetensors.torch import load_file, save_file
-from several import several, shards
 from torch import distributed, nn
 from torch.distributed.tensor import DTensor
 
+import flow_tree
+import texts
+from applications import present
 from equilibria.run import recipe as recipes
 from equilibria.run.checkpoint import CheckpointError
 from equilibria.run.deferred import without_data
@@ -19,6 +18,7 @@ from equilibria.run.evaluation import accelerator
 from equilibria.run.processes import Elsewhere
 from equilibria.run.sharding import Sharding
 from equilibria.run.trainer import Trainer
+from several import several, shards
 
 DIGITS = {
     "task": {"name": "image_classification", "data": "digits"},

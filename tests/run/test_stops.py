@@ -14,12 +14,12 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from several import ended
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from equilibria.run.cli import errors
 from equilibria.run.cli.main import main
 from equilibria.run.trainer import Trainer
+from several import ended
 
 
 def program(what, words):

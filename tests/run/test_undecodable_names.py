@@ -6,9 +6,9 @@ import sys
 
 import numpy
 import pytest
-from applications import needs
 from PIL import Image
 
+from applications import needs
 from equilibria.run.cli.main import main
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="names are Unicode elsewhere")

@@ -3,8 +3,8 @@
 import os
 
 import pytest
-from applications import present
 
+from applications import present
 from equilibria.run import recipe as recipes
 from equilibria.run import yaml_text
 from equilibria.run.cli.main import main

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from applications import needs
 from torch import Tensor, nn
 
 import equilibria as eq
+from applications import needs
 from equilibria.stability import compare_adjoints, comparison
 
 WIDTH = 12

@@ -5,10 +5,10 @@ import math
 
 import pytest
 import torch
-from applications import needs
 from torch import nn
 
 import equilibria as eq
+from applications import needs
 from equilibria.nn import weight_norm
 from equilibria.nn.init import ENSEMBLES, Maps, initialize
 from equilibria.run import models

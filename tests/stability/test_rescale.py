@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from applications import needs
 from torch import nn
 
 import equilibria as eq
+from applications import needs
 from equilibria.nn import spectral_norm, weight_norm
 from equilibria.nn.init import initialize
 from equilibria.run import models

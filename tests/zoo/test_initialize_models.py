@@ -5,14 +5,14 @@ import itertools
 
 import pytest
 import torch
-from applications import needs
-from small_sequences import SMALL as SEQUENCES
-from small_sequences import VOCABULARY
 
+from applications import needs
 from equilibria.nn.init import ENSEMBLES, initialize, recurrent_weights
 from equilibria.run import models
 from equilibria.run.models import config_of
 from equilibria.solve import Picard
+from small_sequences import SMALL as SEQUENCES
+from small_sequences import VOCABULARY
 
 CLASSES = {"shape": (1, 8, 8), "classes": 3}
 MDEQ = {**CLASSES, "channels": (4, 4), "head_channels": (2, 2), "final": 4, "expansion": 2}

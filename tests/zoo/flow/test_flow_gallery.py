@@ -5,11 +5,11 @@ import json
 from pathlib import Path
 
 import pytest
-from flow_tree import MINI
 from PIL import Image
 
 from equilibria.run import gallery, run
 from equilibria.run.cli.main import main
+from flow_tree import MINI
 
 FLOW = {
     "task": {"name": "optical_flow", "data": "layers", "size": [64, 72], "samples": 4, "test": 3},

@@ -3,10 +3,10 @@
 import functools
 
 import pytest
-from applications import recipes_of
-from starting import CONSTANT, losses, size, small, trainer_of
 
+from applications import recipes_of
 from equilibria.run import recipe as recipes
+from starting import CONSTANT, losses, size, small, trainer_of
 
 STARTED = "flow-layers flow-layers-raft"
 

@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 from accelerate import Accelerator
-from flow_tree import MINI, TREE
 from PIL import Image
 from torch.nn import functional
 
@@ -26,6 +25,7 @@ from equilibria.zoo.flow.task.endpoints import absolute, sums
 from equilibria.zoo.flow.task.feed import FlowFeed
 from equilibria.zoo.flow.task.view import DRAWS, View, seen
 from equilibria.zoo.vision.model.unet import UNetConfig
+from flow_tree import MINI, TREE
 
 RAFT = {
     "task": TREE["task"],

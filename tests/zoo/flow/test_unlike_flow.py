@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import png
 import pytest
-from unlike_pictures import image
 
 from equilibria.run.data import DataError
 from equilibria.zoo.flow.data.formats import read_flow
+from unlike_pictures import image
 
 FLOW = np.array([[[1.5, -2.0], [0.25, 3.0]], [[-4.0, 0.0], [8.0, -0.5]]], np.float32)  # (2, h, w)
 

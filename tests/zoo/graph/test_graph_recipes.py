@@ -3,12 +3,12 @@
 import functools
 
 import pytest
-from applications import recipes_of
 from small_graphs import two_rings, write_molecules
-from starting import CONSTANT, losses, marked, replaced, size, small, trainer_of
 
+from applications import recipes_of
 from equilibria.run import recipe as recipes
 from equilibria.zoo.graph.task.whole_graphs import GraphClassification
+from starting import CONSTANT, losses, marked, replaced, size, small, trainer_of
 
 STARTED = "chains cora cox2 graphs nodes proteins"
 DATALESS = {"chains", "graphs", "nodes"}

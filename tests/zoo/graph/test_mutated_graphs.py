@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from mutations import FUZZ, bounded, mutated, put
-from packed import PARTS
 
 from equilibria.run.data import DataError
 from equilibria.zoo.graph.data import load_graphs
+from packed import PARTS
 
 
 @FUZZ

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from packed import PARTS, zipped
 
 from equilibria.run.data import DataError
 from equilibria.zoo.graph.data import load_graphs, load_nodes
+from packed import PARTS, zipped
 
 CHANGES: dict[str, Callable[[str], str]] = {
     "as they are": lambda text: text,

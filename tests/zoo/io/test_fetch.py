@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from file_server import FileServer, serving
 
 from equilibria.run.data import DataError
 from equilibria.zoo.io.fetch import fetch
+from file_server import FileServer, serving
 
 CONTENT = random.Random(0).randbytes(700_000)
 MD5 = f"md5:{hashlib.md5(CONTENT).hexdigest()}"

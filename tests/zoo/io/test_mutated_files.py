@@ -10,14 +10,14 @@ import numpy as np
 import soundfile
 from hypothesis import given
 from mutations import FUZZ, bounded, mutated, put
-from packed import PARTS, zipped
 from PIL import Image
-from unlike_pictures import image
-from unlike_sounds import made
 
 from equilibria.run.data import DataError
 from equilibria.run.data.errors import reading
 from equilibria.zoo.io import archive, decode, wav
+from packed import PARTS, zipped
+from unlike_pictures import image
+from unlike_sounds import made
 
 
 @FUZZ

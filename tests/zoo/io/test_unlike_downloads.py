@@ -7,11 +7,11 @@ import lzma
 from pathlib import Path
 
 import pytest
-from file_server import serving
-from packed import tar, zipped
 
 from equilibria.run.data import DataError
 from equilibria.zoo.io.fetch import fetch
+from file_server import serving
+from packed import tar, zipped
 
 ANSWERS: dict[str, tuple[str, int, dict[str, str], bytes, str]] = {
     "a page": ("a.bin", 200, {}, b"<!DOCTYPE html><p>", "sent a page"),

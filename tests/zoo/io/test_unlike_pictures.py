@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from unlike_pictures import DEEP, GREY, RGB, image
 
 from equilibria.run.data import DataError
 from equilibria.zoo.io import decode, picture
+from unlike_pictures import DEEP, GREY, RGB, image
 
 # --- images --------------------------------------------------------------------------------------
 

@@ -8,10 +8,10 @@ import struct
 import numpy as np
 import pytest
 import soundfile
-from unlike_sounds import TONE, made
 
 from equilibria.run.data import DataError
 from equilibria.zoo.io import wav
+from unlike_sounds import TONE, made
 
 COARSE = {"ULAW": 0.02, "ALAW": 0.02, "IMA_ADPCM": 0.25, "MS_ADPCM": 0.25, "VORBIS": 0.1}
 ERRORS = {"PCM_U8": 2**-6, "PCM_S8": 2**-6, "PCM_16": 2**-14, **COARSE}

@@ -4,12 +4,12 @@ import dataclasses
 import functools
 
 import pytest
+
 import texts
 from applications import recipes_of
-from starting import CONSTANT, losses, marked, replaced, size, small, trainer_of
-
 from equilibria.run import recipe as recipes
 from equilibria.zoo.language.task.language import LanguageModelling
+from starting import CONSTANT, losses, marked, replaced, size, small, trainer_of
 
 CORPORA = {"ptb": 10_000, "wikitext2": 33_278, "wikitext103": 267_735}
 """Tokens of the vocabularies, for recipes whose data are not read here."""

@@ -11,18 +11,18 @@ import signal
 from pathlib import Path
 
 import pytest
-import texts
 import torch
 import yaml
 from accelerate import Accelerator
 from rich.console import Console
 from safetensors.torch import load_file
-from several import ended, signalled
 
+import texts
 from equilibria.run import recipe as recipes
 from equilibria.run.folder import Folder, RunError
 from equilibria.run.loop import Interrupted, fit
 from equilibria.run.trainer import Trainer
+from several import ended, signalled
 
 UNTIMED = {"seconds": 0, "throughput": {}}
 

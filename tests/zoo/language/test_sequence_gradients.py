@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from small_sequences import build, tokens
 
 from equilibria.stability import jacobian_penalty
+from small_sequences import build, tokens
 
 STEP = 1e-6
 KINDS = {

@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from small_sequences import SEGMENTED, SMALL, build, tokens
 from torch.utils import _pytree as pytree
 
 from equilibria.run import models
@@ -12,6 +11,7 @@ from equilibria.run.models import config_of
 from equilibria.solve import Anderson, Implicit, Picard, Status, Unrolled
 from equilibria.zoo.language import APPLICATION
 from equilibria.zoo.language.model.base import SequenceModel
+from small_sequences import SEGMENTED, SMALL, build, tokens
 
 CLOSE = {"rtol": 0, "atol": 1e-7}
 STACKS = ["transformer-xl", "trellisnet"]

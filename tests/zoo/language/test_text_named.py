@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from file_server import FileServer, serving
 
 from equilibria.run.data import DataError
 from equilibria.zoo.io import locate
 from equilibria.zoo.language import data as text
 from equilibria.zoo.language.data import named
 from equilibria.zoo.language.data.named import PTB, WIKITEXT2, WIKITEXT103
+from file_server import FileServer, serving
 
 TEXTS = {
     "train": " the cat sat on the <unk> \n the dog N \n" * 20,

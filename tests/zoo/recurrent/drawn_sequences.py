@@ -1,12 +1,12 @@
 """Sequences that are drawn, as a task, and recurrent models for them."""
 
 import torch
-from tasks_in_memory import Drawn
 
 from equilibria.zoo.io.sequences import Sequences
 from equilibria.zoo.recurrent.model import CELLS
 from equilibria.zoo.recurrent.model.classifier import RecurrentConfig, SequenceClassifier
 from equilibria.zoo.recurrent.task.standardisation import ChannelStatistics, Standardised
+from tasks_in_memory import Drawn
 
 
 def sequences(

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from file_server import FileServer, serving
 
 from equilibria.run import data
 from equilibria.run.data import DataError
 from equilibria.zoo.recurrent.data import SequenceSet, dsa
+from file_server import FileServer, serving
 
 SEGMENTS = 2
 

@@ -7,10 +7,10 @@ import warnings
 import pytest
 import torch
 from drawn_sequences import recurrent, sequences
-from tasks_in_memory import need_onnx
 
 from equilibria.run.export import ExportError, export, judge
 from equilibria.run.export.inputs import pairs
+from tasks_in_memory import need_onnx
 
 FORMATS = ["pt2", "onnx"]
 
@@ -72,9 +72,8 @@ def test_a_stream_ends_where_the_whole_does(options, format, lengths):
 
 
 def test_tokens_are_streamed_too():
-    from tasks_in_memory import Drawn
-
     from equilibria.zoo.io.sequences import Sequences
+    from tasks_in_memory import Drawn
 
     tokens = torch.randint(0, 11, (6, 7), generator=torch.Generator().manual_seed(0))
     task = Drawn(dict.fromkeys(("train", "test"), Sequences(tokens, torch.arange(6) % 2)), "x")

@@ -1,10 +1,10 @@
 """Shipped recipes for sequences build their models, and start."""
 
 import pytest
-from applications import recipes_of
-from starting import CONSTANT, losses, replaced, size, trainer_of
 
+from applications import recipes_of
 from equilibria.run import recipe as recipes
+from starting import CONSTANT, losses, replaced, size, trainer_of
 
 
 @pytest.mark.parametrize("name", recipes_of("recurrent"))

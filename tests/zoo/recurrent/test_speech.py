@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from file_server import FileServer, serving
 from scipy.io import wavfile
 
 from equilibria.run import data
 from equilibria.run.data import DataError
 from equilibria.zoo.io import locate, mel, recordings, wav
 from equilibria.zoo.recurrent.data import SequenceSet, speech
+from file_server import FileServer, serving
 
 # --- features ------------------------------------------------------------------------------------
 

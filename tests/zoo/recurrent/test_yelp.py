@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from file_server import FileServer, serving
 
 from equilibria.run import data
 from equilibria.run.data import DataError
 from equilibria.zoo.recurrent.data import SequenceSet, yelp
+from file_server import FileServer, serving
 
 TRAIN = [
     (5, "Great food, great service!\nWe'll be back."),

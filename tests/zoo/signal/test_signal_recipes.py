@@ -3,11 +3,11 @@
 import functools
 
 import pytest
-from applications import recipes_of
-from starting import CONSTANT, losses, replaced, size, small, trainer_of
 
+from applications import recipes_of
 from equilibria.run import evaluation
 from equilibria.run import recipe as recipes
+from starting import CONSTANT, losses, replaced, size, small, trainer_of
 
 SIGNALS = {
     "film": ["--task.size", "24", "--task.frames", "4", "--batch_size", "600"],

@@ -3,10 +3,10 @@
 import functools
 
 import pytest
-from applications import recipes_of
-from starting import CONSTANT, losses, replaced, size, trainer_of
 
+from applications import recipes_of
 from equilibria.run import recipe as recipes
+from starting import CONSTANT, losses, replaced, size, trainer_of
 
 COPYING = "copy-memory"
 SIGNALS = ["adding", "order"]

@@ -35,9 +35,8 @@ from PIL import Image
 
 sys.path.append(str(Path(__file__).parents[2] / "helpers"))
 
-from killing import at_event, child, ended  # pyright: ignore[reportMissingImports]
-
 from equilibria.run.cli.main import main as command
+from killing import at_event, child, ended  # pyright: ignore[reportMissingImports]
 
 SEGMENTATION = {
     "task": {"name": "image_segmentation", "normalise": True, "channels": 3},

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pictures import folder
 from PIL import Image
 
 from equilibria.run import data
 from equilibria.run.data import DataError
 from equilibria.zoo.io import archive, checksums, decode
 from equilibria.zoo.vision.data import idx
+from pictures import folder
 
 # --- what a header promises ----------------------------------------------------------------------
 

@@ -13,8 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from file_server import serving
-from pictures import content, picture
 
 from equilibria.run import data
 from equilibria.run.data import DataError
@@ -28,6 +26,8 @@ from equilibria.zoo.vision.data.images.cifar import (
     PYTHON10,
     PYTHON100,
 )
+from file_server import serving
+from pictures import content, picture
 
 LABELS = cifar.LABELS10
 VERSIONS = (BINARY10, PYTHON10)

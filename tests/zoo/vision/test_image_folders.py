@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pictures import content, folder, picture
 from PIL import Image
 
 from equilibria.run import data
 from equilibria.run.data import DataError
 from equilibria.zoo.io import crops, decode, headers, layout
 from equilibria.zoo.vision.data import images
+from pictures import content, folder, picture
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from applications import needs
 from PIL import Image
 
+from applications import needs
 from equilibria.run import data
 from equilibria.run.cli.main import main
 from equilibria.run.data import DataError

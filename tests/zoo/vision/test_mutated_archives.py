@@ -8,12 +8,12 @@ from pathlib import Path
 
 from hypothesis import given
 from mutations import FUZZ, bounded, mutated, put
-from packed import tar
 
 from equilibria.run.data import DataError
 from equilibria.run.data.errors import reading
 from equilibria.zoo.io import archive
 from equilibria.zoo.vision.data.shards.archive import parsed
+from packed import tar
 
 
 @FUZZ

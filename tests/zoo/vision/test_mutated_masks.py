@@ -10,11 +10,11 @@ from hypothesis import given
 from mutations import FUZZ, bounded, mutated, put
 from PIL import Image
 from test_unlike_masks import masks
-from unlike_pictures import image
 
 from equilibria.run.data import DataError
 from equilibria.zoo.vision.data.segmentation import folder
 from equilibria.zoo.vision.data.segmentation.folder import Classes
+from unlike_pictures import image
 
 
 @pytest.fixture(scope="module")

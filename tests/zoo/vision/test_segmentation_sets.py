@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from file_server import serving
 from PIL import Image
 
 from equilibria.run.data import DataError, load
@@ -23,6 +22,7 @@ from equilibria.zoo.vision.data.segmentation import (
     voc,
 )
 from equilibria.zoo.vision.data.segmentation.sets import palette
+from file_server import serving
 
 
 @pytest.fixture(autouse=True)

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from file_server import FileServer, serving
 
 from equilibria.run import data
 from equilibria.run.data import DataError, Dataset
 from equilibria.zoo.io import locate
 from equilibria.zoo.vision.data import idx, mnist
 from equilibria.zoo.vision.data.mnist import MNIST
+from file_server import FileServer, serving
 
 # --- digits --------------------------------------------------------------------------------------
 

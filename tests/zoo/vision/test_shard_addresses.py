@@ -4,10 +4,10 @@ import sys
 import types
 
 import pytest
-from file_server import serving
 
 from equilibria.run.data.errors import DataError
 from equilibria.zoo.vision.data.shards import address
+from file_server import serving
 
 BODY = bytes(range(256)) * 1_000
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 pytest.importorskip("PIL")
-from file_server import serving
 from tar_shards import folder, labelled, picture, write
 
 from equilibria.run.data.errors import DataError
@@ -15,6 +14,7 @@ from equilibria.zoo.vision.data.shards import samples as samples_of
 from equilibria.zoo.vision.data.shards.dataset import is_sharded, load
 from equilibria.zoo.vision.data.shards.sample import class_of, image_of
 from equilibria.zoo.vision.data.shards.survey import survey
+from file_server import serving
 
 PNG = picture(1)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+
 from several import several
 
 pytest.importorskip("PIL")

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from packed import MEMBERS, tar
 
 from equilibria.run.data import DataError
 from equilibria.run.data.errors import reading
 from equilibria.zoo.io import archive
 from equilibria.zoo.vision.data.shards.archive import parsed
+from packed import MEMBERS, tar
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,

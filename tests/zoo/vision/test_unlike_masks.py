@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from unlike_pictures import RGB
 
 from equilibria.run.data import DataError
 from equilibria.zoo.vision.data.segmentation import VOID, folder
 from equilibria.zoo.vision.predict.drawing import mask_png
+from unlike_pictures import RGB
 
 CLASSES = {
     "names": ("sky\nearth\n", [0, 1], ("sky", "earth")),

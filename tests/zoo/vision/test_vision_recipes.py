@@ -4,11 +4,11 @@ import dataclasses
 import functools
 
 import pytest
-from applications import recipes_of
-from starting import CONSTANT, losses, marked, replaced, size, small, trainer_of
 
+from applications import recipes_of
 from equilibria.run import recipe as recipes
 from equilibria.zoo.vision.model.config import VisionConfig
+from starting import CONSTANT, losses, marked, replaced, size, small, trainer_of
 
 STARTED = "digits digits-jr mnist mnist-dense mnist-dense-gpu"
 PICTURES = "mdeq-cifar10-16 mdeq-mnist-16 shapes"
