@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from applications import needs
 from equilibria import zoo
 from equilibria.run import registry
 
@@ -268,9 +269,9 @@ OPTIONS = {"zoo.vision", "zoo.language", "zoo.io"}
     ("words", "rooms"),
     [
         (["train", "digits", "--help"], {"zoo.vision", "zoo.io"}),
-        (["train", "cora", "--help"], {"zoo.graph", "zoo.io"}),
-        (["flow", "--help"], {"zoo.flow", "zoo.io"}),
-        (["encode", "--help"], {"zoo.signal", "zoo.io"}),
+        pytest.param(["train", "cora", "--help"], {"zoo.graph", "zoo.io"}, marks=needs("graph")),
+        pytest.param(["flow", "--help"], {"zoo.flow", "zoo.io"}, marks=needs("flow")),
+        pytest.param(["encode", "--help"], {"zoo.signal", "zoo.io"}, marks=needs("signal")),
         (["doctor", "--help"], {"zoo.io"}),
         (["evaluate", "--help"], OPTIONS),
         (["--help"], set()),

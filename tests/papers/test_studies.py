@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from applications import needs
 from equilibria.run.studies import catalogue, pages, runner
 from equilibria.run.studies.results import ORIGIN
 from equilibria.run.studies.views import NOT_RUN
@@ -13,6 +14,8 @@ from papers.published import published
 
 RESULTS = Path(__file__).parents[2] / "results"
 NAMES = catalogue.names()
+APPLICATIONS = {"flow": "flow", "ernn": "recurrent", "representation": "signal"}
+"""Papers whose studies all use one application."""
 
 
 def test_the_studies_of_all_papers_are_found():
@@ -55,7 +58,14 @@ def shown(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=needs(APPLICATIONS[paper]) if paper in APPLICATIONS else ())
+        for name in NAMES
+        for paper in [name.partition("/")[0]]
+    ],
+)
 def test_a_study_shows_what_was_measured_and_what_was_not(
     name, monkeypatch, tmp_path, shown, no_reaction, unsaved
 ):
