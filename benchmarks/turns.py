@@ -25,18 +25,18 @@ from typing import IO
 WARM = 2
 
 
-def serve(asked: IO[str], told: IO[str], words: list[str]) -> None:
-    """Train, with one step for each line that is read from `asked`; write its two times."""
+def serve(requests: IO[str], replies: IO[str], words: list[str]) -> None:
+    """Train, with one step for each line that is read from `requests`; write its two times."""
     from equilibria.run.cli.main import main
     from equilibria.run.trainer import Trainer
 
     train_step = Trainer.train_step
 
     def step(self: Trainer, penalised: bool | None = None) -> None:
-        asked.readline()
+        requests.readline()
         wall, cpu = time.perf_counter(), time.process_time()
         train_step(self, penalised)
-        print(time.perf_counter() - wall, time.process_time() - cpu, file=told, flush=True)
+        print(time.perf_counter() - wall, time.process_time() - cpu, file=replies, flush=True)
 
     Trainer.train_step = step
     main(words)
@@ -100,19 +100,21 @@ def compare(old: Path, new: Path, words: list[str], steps: int) -> str:
 
 def main() -> None:
     if sys.argv[1:2] == ["--serve"]:
-        asked, told = (os.fdopen(int(n), mode) for n, mode in zip(sys.argv[2:4], "rw", strict=True))
-        serve(asked, told, sys.argv[4:])
+        requests, replies = (
+            os.fdopen(int(n), mode) for n, mode in zip(sys.argv[2:4], "rw", strict=True)
+        )
+        serve(requests, replies, sys.argv[4:])
         return
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
     parser.add_argument("recipes", nargs="+")
     parser.add_argument("--steps", type=int, default=60)
-    asked = sys.argv[1:]
-    cut = asked.index("--") if "--" in asked else len(asked)
-    args = parser.parse_args(asked[:cut])
+    words = sys.argv[1:]
+    cut = words.index("--") if "--" in words else len(words)
+    args = parser.parse_args(words[:cut])
     for recipe in args.recipes:
-        print(f"{recipe}: {compare(args.old, args.new, [recipe, *asked[cut + 1 :]], args.steps)}")
+        print(f"{recipe}: {compare(args.old, args.new, [recipe, *words[cut + 1 :]], args.steps)}")
 
 
 if __name__ == "__main__":

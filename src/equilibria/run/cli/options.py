@@ -14,8 +14,8 @@ from equilibria.run.recipe import Recipe
 __all__ = ["ConfigOptions", "ViewOptions", "options_of"]
 
 
-class ConfigOptions(abc.ABC):
-    """Options that change the config of a run's model, without an effect on its weights."""
+class CommandOptions(abc.ABC):
+    """Options of a command, and what they change."""
 
     @abc.abstractmethod
     def add_to(self, parser: Parser) -> None:
@@ -23,7 +23,7 @@ class ConfigOptions(abc.ABC):
 
     @abc.abstractmethod
     def changes_of(self, arguments: Any, recipe: Recipe) -> dict[str, Any]:
-        """Return the fields of the config that the options change; empty where none is given.
+        """Return the changes that the options ask for; empty if none is given.
 
         Args:
             arguments: of the command.
@@ -34,24 +34,12 @@ class ConfigOptions(abc.ABC):
         """
 
 
-class ViewOptions(abc.ABC):
-    """Options that say how a run's model sees samples."""
+class ConfigOptions(CommandOptions):
+    """Options that change fields of the config of a run's model, without an effect on weights."""
 
-    @abc.abstractmethod
-    def add_to(self, parser: Parser) -> None:
-        """Add the options to a command."""
 
-    @abc.abstractmethod
-    def changes_of(self, arguments: Any, recipe: Recipe) -> dict[str, Any]:
-        """Return what the options say, as a record holds it; empty where none is given.
-
-        Args:
-            arguments: of the command.
-            recipe: of the run.
-
-        Raises:
-            UserError: an option does not fit the run.
-        """
+class ViewOptions(CommandOptions):
+    """Options that say how a run's model sees samples; their changes are kept in a record."""
 
     @abc.abstractmethod
     def view(self, model: Model, changes: Mapping[str, Any]) -> Model:
