@@ -20,7 +20,7 @@ import torch
 
 from equilibria.run import evaluation, memory
 from equilibria.run import recipe as recipes
-from equilibria.run.bench.clock import interleaved
+from equilibria.run.bench.count import interleaved
 from equilibria.run.recipe import Recipe
 from equilibria.run.studies.identity import decides
 from equilibria.run.studies.study import Context, Point, Study

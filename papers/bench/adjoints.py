@@ -6,7 +6,7 @@ import functools
 
 from equilibria.run import plugins
 from equilibria.run.bench import methods
-from equilibria.run.studies.data import Data, Frame
+from equilibria.run.studies.results import Data, Frame
 from equilibria.run.studies.study import Study
 from equilibria.run.studies.views import Derived, Pivot, of
 from papers.bench.common import PEERS, dots, points, scientific, steps, with_own

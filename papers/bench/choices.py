@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from equilibria.run.bench.clock import seconds
-from equilibria.run.studies.data import Frame
+from equilibria.run.bench.count import seconds
+from equilibria.run.studies.results import Frame
 from equilibria.run.studies.study import Context, Point, Study
 from equilibria.run.studies.views import Pivot, first
 from equilibria.solve import Anderson, Auto, Broyden, Picard, Solution, Solver, Status, fixed_point

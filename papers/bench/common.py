@@ -19,11 +19,11 @@ from equilibria.run.bench import cells, gradients
 from equilibria.run.bench.contestants import require_peers
 from equilibria.run.bench.methods import Method, of_own
 from equilibria.run.bench.solvers import Row
-from equilibria.run.studies.data import Data, Frame
 from equilibria.run.studies.identity import identified_as
+from equilibria.run.studies.results import Data, Frame
 from equilibria.run.studies.study import Context, Point, Scale, Study
 from equilibria.run.studies.views import Cell, Chart, Derived, Lines, Pivot, of, ratio
-from equilibria.run.studies.views.columns import Column
+from equilibria.run.studies.views.tables import Column
 
 PEERS = ("torchdeq", "scipy")
 

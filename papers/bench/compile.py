@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 import equilibria as eq
-from equilibria.run.bench.clock import interleaved
+from equilibria.run.bench.count import interleaved
 from equilibria.run.studies.study import Context, Point, Study, grid
 from equilibria.run.studies.views import Pivot
 from papers.bench.model import Model

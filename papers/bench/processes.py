@@ -18,7 +18,7 @@ from accelerate.utils import gather_object
 
 from equilibria.run import evaluation
 from equilibria.run import recipe as recipes
-from equilibria.run.throughput import imbalance
+from equilibria.run.tally import imbalance
 from equilibria.run.trainer import Trainer
 
 STEPS, WARM = 30, 5

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equilibria.run.studies.data import Frame
+from equilibria.run.studies.results import Frame
 from equilibria.run.studies.study import Context, Point, Study
 from equilibria.run.studies.views import Pivot, first
 from equilibria.solve import GROWTH, SHARE

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from equilibria.run.bench.contestants import contestants, require_peers
-from equilibria.run.bench.modes import MODES, in_mode
-from equilibria.run.bench.problems import build, usual
+from equilibria.run.bench.problems import MODES, build, in_mode, usual
 from equilibria.run.bench.solvers import Row, measure
 from equilibria.run.studies.study import Context, Point, Scale, Study, grid
 from equilibria.run.studies.views import Derived, Pivot, Table, median, of

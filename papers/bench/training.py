@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from equilibria.run.bench import methods
-from equilibria.run.studies.data import Data, Frame
+from equilibria.run.studies.results import Data, Frame
 from equilibria.run.studies.study import Study
 from equilibria.run.studies.views import Derived, Pivot
 from papers.bench import common

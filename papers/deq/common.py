@@ -16,10 +16,10 @@ from equilibria.run import evaluation
 from equilibria.run import recipe as recipes
 from equilibria.run.examination import examine
 from equilibria.run.recipe import Recipe
-from equilibria.run.studies.data import Frame
 from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.measures import timing
 from equilibria.run.studies.measures.timing import ROUNDS
+from equilibria.run.studies.results import Frame
 from equilibria.run.studies.study import Context, Scale
 from equilibria.run.studies.training import Training
 from equilibria.run.studies.views import (
@@ -34,10 +34,10 @@ from equilibria.run.studies.views import (
     ratio,
     time_ratio,
 )
-from equilibria.run.studies.views.columns import Column
+from equilibria.run.studies.views.tables import Column
 from equilibria.solve import SolveWarning, Status
 from equilibria.zoo.language.model.base import SequenceModel
-from equilibria.zoo.synthetic.data.copy_memory import VOCABULARY
+from equilibria.zoo.synthetic.data.drawn import VOCABULARY
 from papers.measures import counterpart
 from papers.published import BAI_2019, published
 

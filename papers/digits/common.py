@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from equilibria.run.studies.data import Frame
+from equilibria.run.studies.results import Frame
 
 __all__ = ["with_means"]
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from equilibria.run import recipe as recipes
-from equilibria.run.studies.data import Data, Frame
 from equilibria.run.studies.measures.epochs import solves
+from equilibria.run.studies.results import Data, Frame
 from equilibria.run.studies.study import Context, Point, Study, grid
 from equilibria.run.studies.training import Training
 from equilibria.run.studies.views import Chart, Derived, Lines, Pivot, first

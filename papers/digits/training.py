@@ -7,8 +7,8 @@ from typing import Any
 
 from equilibria.run import memory
 from equilibria.run import recipe as recipes
-from equilibria.run.studies.data import Data, Frame
 from equilibria.run.studies.measures.epochs import summary
+from equilibria.run.studies.results import Data, Frame
 from equilibria.run.studies.study import Context, Point, Scale, Study
 from equilibria.run.studies.training import Training
 from equilibria.run.studies.views import Derived, Pivot, first

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from equilibria.run.studies.data import Frame
 from equilibria.run.studies.measures.epochs import epochs, summary
+from equilibria.run.studies.results import Frame
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import NOT_RUN, Cell, Chart, Lines, Pivot, mean, spread
 from papers.ernn.common import SEEDS, training

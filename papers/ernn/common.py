@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from equilibria.run import recipe as recipes
-from equilibria.run.bench.clock import interleaved
+from equilibria.run.bench.count import interleaved
 from equilibria.run.memory import peak_bytes
 from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.study import Context

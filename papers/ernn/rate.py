@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from equilibria.run.studies.data import Frame
+from equilibria.run.studies.results import Frame
 from equilibria.run.studies.study import Context, Point, Scale, Study, grid
 from equilibria.run.studies.views import Cell, Chart, Lines, Pivot
 from equilibria.zoo.recurrent.model import ERNNOptions

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equilibria.run.bench.clock import interleaved
+from equilibria.run.bench.count import interleaved
 from equilibria.run.studies.study import Context, Point, Scale, Study
 from equilibria.run.studies.views import Chart, Lines, Pivot
 from equilibria.zoo.recurrent.model import Recurrent

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from equilibria.run.studies.data import Frame
 from equilibria.run.studies.measures.epochs import epochs, summary
+from equilibria.run.studies.results import Frame
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import Cell, Pivot
-from equilibria.run.studies.views.columns import Column, mean_and_deviation
+from equilibria.run.studies.views.tables import Column, mean_and_deviation
 from papers.ernn.common import SEEDS, training
 from papers.published import KAG_2019
 

@@ -19,9 +19,9 @@ from equilibria.run import evaluation, memory
 from equilibria.run import recipe as recipes
 from equilibria.run.data import load
 from equilibria.run.models import EquilibriumModel
-from equilibria.run.studies.data import Data, Frame
 from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.measures import timing
+from equilibria.run.studies.results import Data, Frame
 from equilibria.run.studies.study import Context, Scale
 from equilibria.run.studies.training import Training
 from equilibria.run.tasks import Batch
@@ -30,7 +30,7 @@ from equilibria.solve import JacobianFree, SolveWarning, Status
 from equilibria.zoo.flow.data import FlowSet
 from equilibria.zoo.flow.model import DEQFlow
 from equilibria.zoo.flow.model.configs import RAFTConfig
-from equilibria.zoo.flow.predict.following import Follower
+from equilibria.zoo.flow.predict.engine import Follower
 from equilibria.zoo.vision.data.segmentation import SegmentationSet
 from papers.measures import counterpart
 from papers.published import BAI_2022, published

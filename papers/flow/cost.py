@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from equilibria.run.studies.data import Data
+from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import Point, Study
 from equilibria.run.studies.views import NOT_RUN, Table
 from papers.flow.common import RAFT, THESIS, bytes_of_refinement, times_of_steps, training_of

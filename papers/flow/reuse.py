@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from equilibria.run.studies.data import Data, Frame
+from equilibria.run.studies.results import Data, Frame
 from equilibria.run.studies.study import Point, Study
 from equilibria.run.studies.views import Chart, Lines, Table
 from papers.flow.common import (

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from equilibria.run.models import config_of
-from equilibria.run.studies.data import Data
+from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import Context, Point, Study
 from equilibria.run.studies.views import NOT_RUN, Table
 from papers.measures import counterpart

@@ -9,8 +9,8 @@ from typing import Any
 
 from equilibria.run import recipe as recipes
 from equilibria.run.models import ModelConfig
-from equilibria.run.studies.data import Data, Frame
 from equilibria.run.studies.identity import identified_as
+from equilibria.run.studies.results import Data, Frame
 from equilibria.run.studies.study import Context
 from equilibria.run.studies.training import Training
 from equilibria.run.trainer import Trainer

@@ -12,9 +12,9 @@ from torch.utils import _pytree as pytree
 
 from equilibria.nn import using
 from equilibria.run.models import EquilibriumModel
-from equilibria.run.studies.data import Data, Frame
 from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.measures import timing
+from equilibria.run.studies.results import Data, Frame
 from equilibria.run.studies.study import Context
 from equilibria.run.studies.views import NOT_RUN
 from equilibria.run.tasks import Batch, Task

@@ -19,12 +19,12 @@ from equilibria.run.evaluation import accelerator, evaluating, to_device
 from equilibria.run.models import EquilibriumModel
 from equilibria.run.recipe import Recipe
 from equilibria.run.report.panel import Series
-from equilibria.run.studies.data import Data, Frame
 from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.measures.epochs import solves
+from equilibria.run.studies.results import Data, Frame
 from equilibria.run.studies.study import Context
 from equilibria.run.studies.views import NOT_RUN, Cell
-from equilibria.run.studies.views.columns import Column
+from equilibria.run.studies.views.tables import Column
 from equilibria.run.tally import Tally
 from equilibria.run.tasks import Task
 from equilibria.run.trainer import Diverged, Trainer

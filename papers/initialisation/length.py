@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from equilibria.run.studies.data import Data, Frame
+from equilibria.run.studies.results import Data, Frame
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import NOT_RUN, Chart, Pivot, Table, curve, of
 from equilibria.theory import length_variance_exponent

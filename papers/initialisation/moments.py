@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from equilibria.nn.init import Ensemble
-from equilibria.run.studies.data import Data
+from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import NOT_RUN, Chart, Pivot, Table, curve, of
 from papers.initialisation.common import NAMES, lines

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from equilibria.run.studies.data import Frame
+from equilibria.run.studies.results import Frame
 from equilibria.run.studies.study import Study
 from equilibria.run.studies.views import Chart, Pivot, curve, first
 from papers.initialisation import wide

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from equilibria.nn.init import Ensemble
 from equilibria.run.recipe import Recipe
-from equilibria.run.studies.data import Data, Frame
+from equilibria.run.studies.results import Data, Frame
 from equilibria.run.studies.study import Point, Scale, Study, grid
 from equilibria.run.studies.views import (
     Chart,

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from equilibria.nn.init import Ensemble
-from equilibria.run.studies.data import Data, Frame
 from equilibria.run.studies.identity import identified_as
+from equilibria.run.studies.results import Data, Frame
 from equilibria.run.studies.study import Context, Point, Scale
 from equilibria.run.studies.views import Pivot
 from equilibria.solve import Solution, Solver, SolveWarning, Status, fixed_point

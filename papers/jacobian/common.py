@@ -8,12 +8,12 @@ from typing import Any
 
 from equilibria.run.recipe import Recipe
 from equilibria.run.regulariser import JacobianPenalty
-from equilibria.run.studies.data import Frame
 from equilibria.run.studies.measures.probing import Probing
+from equilibria.run.studies.results import Frame
 from equilibria.run.studies.study import Scale
 from equilibria.run.studies.training import Training
 from equilibria.run.studies.views import DIVERGED, Cell, Chart, Lines, first, last
-from equilibria.run.studies.views.columns import Column
+from equilibria.run.studies.views.tables import Column
 from papers.deq.common import CELLS, LAYERS, named
 from papers.measures import counterpart
 

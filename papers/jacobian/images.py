@@ -12,7 +12,7 @@ from equilibria.run.regulariser import JacobianPenalty
 from equilibria.run.studies.measures.probing import Probing
 from equilibria.run.studies.study import Scale
 from equilibria.run.studies.training import Training
-from equilibria.zoo.vision.model.resnet import ResNetConfig
+from equilibria.zoo.vision.model.explicit import ResNetConfig
 from papers.mdeq import common
 from papers.measures import counterpart
 

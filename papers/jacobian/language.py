@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from equilibria.run.report.panel import Series
-from equilibria.run.studies.data import Data, select
 from equilibria.run.studies.measures.epochs import epochs, summary
+from equilibria.run.studies.results import Data, select
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import (
     DIVERGED,

@@ -13,9 +13,9 @@ from torch.utils import _pytree as pytree
 
 from equilibria.run import evaluation, memory
 from equilibria.run.models import EquilibriumModel, Model
-from equilibria.run.studies.data import Data, Frame, select
 from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.measures import timing
+from equilibria.run.studies.results import Data, Frame, select
 from equilibria.run.studies.study import Context
 from equilibria.run.studies.views import (
     DIVERGED,

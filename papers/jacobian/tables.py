@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from equilibria.run.studies.data import Frame
 from equilibria.run.studies.measures.epochs import summary
+from equilibria.run.studies.results import Frame
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import Chart, Lines, Pivot, Table, mean
 from papers.jacobian import images, penalty

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from equilibria.run.studies.data import Data
+from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import Point, Study, grid
 from equilibria.run.studies.views import NOT_RUN, Bars, Chart, Pivot, Table, first
 from papers.jacobian.toy_network import GAMMAS as FIGURE_5

@@ -18,8 +18,8 @@ from equilibria.run.optimiser import Cosine
 from equilibria.run.regulariser import JacobianPenalty
 from equilibria.run.report.panel import Series
 from equilibria.run.report.surfaces import Curve, Surface, SurfacePlot
-from equilibria.run.studies.data import Data
 from equilibria.run.studies.identity import identified_as
+from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import Context
 from equilibria.run.studies.views import Chart, curve
 from equilibria.stability import jacobian_penalty

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from equilibria.run import recipe as recipes
-from equilibria.run.studies.data import Data, select
+from equilibria.run.studies.results import Data, select
 from equilibria.run.studies.study import Context, Point, Study, grid
 from equilibria.run.studies.views import NOT_RUN, Table, first
 from papers.measures import counterpart

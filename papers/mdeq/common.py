@@ -14,9 +14,9 @@ from equilibria.run.models import ModelConfig
 from equilibria.run.recipe import Recipe
 from equilibria.run.studies.study import Scale
 from equilibria.run.studies.training import Training
+from equilibria.zoo.vision.model.explicit import ResNetConfig
 from equilibria.zoo.vision.model.mdeq import MDEQConfig
 from equilibria.zoo.vision.model.ode import AugmentedNeuralODEConfig, NeuralODEConfig
-from equilibria.zoo.vision.model.resnet import ResNetConfig
 from papers.measures import counterpart
 
 SEEDS: Sequence[int] = (0, 1, 2)

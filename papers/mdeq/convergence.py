@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from equilibria.run.studies.data import Frame
+from equilibria.run.studies.results import Frame
 from equilibria.run.studies.study import Point, Study, grid
 from equilibria.run.studies.views import Cell, Chart, Lines, Pivot, of
-from equilibria.run.studies.views.columns import Column
+from equilibria.run.studies.views.tables import Column
 from equilibria.solve import Anderson, Broyden, Picard
 from papers.mdeq.common import NAMES, training_of
 from papers.mdeq.residuals import LEVELS, larger, resolutions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from equilibria.run import baseline
+from equilibria.run import evaluation
 from equilibria.run import recipe as recipes
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Context, Point, Study, grid
@@ -22,7 +22,7 @@ def beside(context: Context) -> dict[str, Any]:
     run, task = context.run.load(), cast(OwnImages, context.run.recipe.task)
     network = peer.compared(run, "test")
     return {
-        "linear": baseline.reference(run.data, context.run.folder, "test")["accuracy"],
+        "linear": evaluation.reference(run.data, context.run.folder, "test")["accuracy"],
         **{f"resnet_{name}": network[name] for name in ("accuracy", "seconds", "epochs")},
         "chosen": f"{task.size} pixels, {'' if task.flip else 'not '}mirrored, shift {task.shift}",
         "passes": run.metrics[-1]["step"] * run.recipe.rows / (task.samples or 1),

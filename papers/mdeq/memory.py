@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from equilibria.run import memory
-from equilibria.run.studies.data import Data
+from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import Context, Point, Study
 from equilibria.run.studies.views import NOT_RUN, Chart, Lines, Table
 from equilibria.run.trainer import seed_all

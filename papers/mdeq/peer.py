@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from equilibria.run import evaluation, randomness
+from equilibria.run import evaluation, processes
 from equilibria.run.evaluation import to_device
 from equilibria.run.models import Model
 from equilibria.run.optimiser import AdamW
 from equilibria.run.recipe import Recipe
 from equilibria.run.run import Run
 from equilibria.run.trainer import Trainer
-from equilibria.zoo.vision.model.resnet import ResNetConfig
+from equilibria.zoo.vision.model.explicit import ResNetConfig
 
 OPTIMISER = AdamW(lr=5e-3, weight_decay=0.02)
 """Of the peer, whatever the recipe's is: another network wants another learning rate."""
@@ -37,9 +37,9 @@ def compared(loaded: Run, split: str) -> dict[str, float]:
         split: one of the task's.
     """
     accelerator, task = evaluation.accelerator("float32", "cpu"), loaded.data
-    state = randomness.random_state()
+    state = processes.random_state()
     model, about = trained(loaded.recipe, task, accelerator, lambda: cost(loaded, accelerator))
-    randomness.set_random_state(state)
+    processes.set_random_state(state)
     size = loaded.recipe.eval_batch_size
     figures = evaluation.evaluate(model, task, accelerator, split=split, batch_size=size)
     return {"accuracy": figures["accuracy"], **about}
@@ -50,7 +50,7 @@ def cost(loaded: Run, accelerator: Accelerator) -> float:
 
     The model is left as it is, and the state of random generators is preserved.
     """
-    state = randomness.random_state()
+    state = processes.random_state()
     trainer = Trainer(loaded.recipe, loaded.data, accelerator, fresh=False)
     trainer.model.load_state_dict(loaded.model.state_dict())
     shallow = trainer.shallow_steps
@@ -63,7 +63,7 @@ def cost(loaded: Run, accelerator: Accelerator) -> float:
             trainer.train_step()
             seconds.append(trainer.seconds - before)
         total += steps * statistics.median(seconds) if seconds else 0.0
-    randomness.set_random_state(state)
+    processes.set_random_state(state)
     return total
 
 
@@ -90,7 +90,7 @@ def trained(
         shape=task.shape, classes=task.classes, widths=(8, 16, 32), blocks=(2, 2, 2)
     )
     asked = [seconds()]
-    randomness.seed_all(recipe.seed)
+    processes.seed_all(recipe.seed)
     model = task.model(network).to(accelerator.device).train()
     optimiser = OPTIMISER.build(model)
     feed = task.feed(recipe.rows, recipe.seed)

@@ -19,8 +19,7 @@ from equilibria.run.models import Model
 from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.study import Context
 from equilibria.run.trainer import seed_all
-from equilibria.zoo.vision.model.cell import MultiscaleCell
-from equilibria.zoo.vision.model.mdeq import MDEQ, MDEQConfig
+from equilibria.zoo.vision.model.mdeq import MDEQ, MDEQConfig, MultiscaleCell
 from papers.mdeq.residuals import mosaics
 
 Extents = np.ndarray[Any, Any]

@@ -15,7 +15,7 @@ from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.study import Context
 from equilibria.run.studies.training import Trained
 from equilibria.solve import Solver
-from equilibria.zoo.io.resize import resized
+from equilibria.zoo.io.decode import resized
 from equilibria.zoo.vision.task.classification import ClassificationTask
 
 LEVELS = ("highest", "1/2", "1/4", "1/8")

@@ -10,11 +10,11 @@ from equilibria.run import recipe as recipes
 from equilibria.run.models import ModelConfig
 from equilibria.run.recipe import Recipe
 from equilibria.run.studies.training import Training
+from equilibria.zoo.vision.model.explicit import UNetConfig
 from equilibria.zoo.vision.model.segmentation import (
     MDEQSegmentationConfig,
     MDEQSegmentationUnrolledConfig,
 )
-from equilibria.zoo.vision.model.unet import UNetConfig
 from papers.measures import counterpart
 
 __all__ = ["NAMES", "SEEDS", "recipe_of", "training_of"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from equilibria.run import recipe as recipes
 from equilibria.run.studies import views
-from equilibria.run.studies.data import Data, Frame, select
+from equilibria.run.studies.results import Data, Frame, select
 from equilibria.run.studies.views import NOT_RUN, Pivot, Table
 from papers.mdeq.common import IMAGES, LOOSE, NAMES, RATES
 from papers.measures import counterpart

@@ -11,7 +11,7 @@ from equilibria.run.models import EquilibriumModel
 from equilibria.run.studies.measures.epochs import summary
 from equilibria.run.studies.study import Context, Point, Study
 from equilibria.run.studies.views import Chart, Lines, Pivot, mean
-from equilibria.zoo.vision.model.dense_head import upsampled
+from equilibria.zoo.vision.model.segmentation import upsampled
 from equilibria.zoo.vision.task.segmentation import SegmentationTask
 from papers.mdeq.scenes import SEEDS, training_of
 from papers.published import BAI_2022

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from equilibria.run.studies.data import Data, Frame
+from equilibria.run.studies.results import Data, Frame
 from equilibria.run.studies.views import NOT_RUN
 from papers.neural.common import FULL, HORIZON, SUBJECTS
 

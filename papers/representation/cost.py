@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from equilibria.run import evaluation, memory
-from equilibria.run.studies.data import Data
 from equilibria.run.studies.measures import timing
+from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import Context, Point, Scale, Study
 from equilibria.run.studies.views import NOT_RUN, Table
 from equilibria.run.trainer import Trainer

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any, cast
 
 from equilibria.run.recipe import Recipe
-from equilibria.run.studies.data import Data
 from equilibria.run.studies.measures.epochs import summary
+from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.training import Training
 from equilibria.run.studies.views import Pivot, Table, spread
-from equilibria.zoo.signal.data.photographs import NAMES
+from equilibria.zoo.signal.data.sets import NAMES
 from papers.published import BAI_2022, published
 from papers.representation.common import FILTERS, recipe
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from equilibria.run.studies.data import Data
 from equilibria.run.studies.measures.epochs import epochs, summary
+from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import Point, Scale, Study, grid
 from equilibria.run.studies.views import Chart, Lines, Table
 from papers.published import BAI_2022

@@ -25,12 +25,12 @@ def digits():
 def few_digits(unflushed):
     """Git is asked once, and digits are few; nothing is flushed to disk."""
     from equilibria.run.registry import find
-    from equilibria.run.studies import provenance
+    from equilibria.run.studies import results
     from equilibria.zoo.vision.data.digits import DIGITS
 
     kind, _ = find("data")["digits"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(provenance, "_commit", functools.cache(provenance._commit))
+        patch.setattr(results, "_commit", functools.cache(results._commit))
         once = dataclasses.replace(DIGITS, read=lambda files: digits())
         patch.setitem(find("data"), "digits", (kind, once))
         yield

@@ -7,7 +7,7 @@ import torch
 from accelerate import Accelerator
 
 from applications import recipes_of
-from equilibria.run.data.errors import DataError
+from equilibria.run.data.storage import DataError
 from equilibria.run.trainer import Trainer
 
 CONSTANT = ["--schedule.name", "Constant", "--schedule.warmup", "0"]

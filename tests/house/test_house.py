@@ -117,7 +117,7 @@ PLACED = [module for module in MODULES if module != "equilibria"]
 
 
 def test_the_reader_of_imports_sees_them() -> None:
-    assert ("equilibria.run.data.errors", True) in inner("equilibria.zoo.io.fetch")
+    assert ("equilibria.run.data.storage", True) in inner("equilibria.zoo.io.download")
     assert ("sklearn.datasets", False) in read("equilibria.zoo.vision.data.digits")[1]
 
 

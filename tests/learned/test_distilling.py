@@ -19,8 +19,7 @@ from equilibria.learned import (
     distil,
     initialiser_for,
 )
-from equilibria.learned.teacher import solve
-from equilibria.learned.training import _loss, train, untrained
+from equilibria.learned.training import _loss, solve, train, untrained
 
 
 class Cell(nn.Module):

@@ -19,7 +19,7 @@ from equilibria.run.bench import methods
 from equilibria.run.bench.contestants import MissingPeer, contestants
 from equilibria.run.cli.main import main
 from equilibria.run.studies import catalogue, pages, runner
-from equilibria.run.studies.data import Data
+from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import Point
 from equilibria.run.studies.training import Training
 from papers.bench import adjoints, common, processes, scaling, solvers, training

@@ -10,7 +10,7 @@ import pytest
 from equilibria.run import recipe as recipes
 from equilibria.run.initialisation import Initialisation
 from equilibria.run.optimiser import SGD
-from equilibria.run.studies.data import Data
+from equilibria.run.studies.results import Data
 from papers.initialisation import learning, mnist, transformer
 from papers.initialisation.common import PAPER
 

@@ -14,14 +14,14 @@ from rich.console import Console
 from equilibria.run import evaluation
 from equilibria.run import memory as train_memory
 from equilibria.run import recipe as recipes
+from equilibria.run.initialisation import ShallowStart
 from equilibria.run.models import EquilibriumModel
-from equilibria.run.pretrain import ShallowStart
 from equilibria.run.recipe import IMPLICIT
 from equilibria.run.regulariser import JacobianPenalty
 from equilibria.run.report import svg
 from equilibria.run.studies import catalogue, pages, runner
-from equilibria.run.studies.data import Data
 from equilibria.run.studies.measures import timing
+from equilibria.run.studies.results import Data
 from equilibria.run.studies.training import Store
 from equilibria.run.studies.views import NOT_RUN
 from equilibria.run.trainer import Trainer

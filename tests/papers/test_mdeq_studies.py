@@ -13,7 +13,7 @@ from rich.console import Console
 from equilibria.run import memory as step_memory
 from equilibria.run.report import svg
 from equilibria.run.studies import catalogue, pages, runner
-from equilibria.run.studies.data import Data
+from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import grid
 from equilibria.run.studies.training import Store
 from equilibria.zoo.vision.task.classification import ImageClassification

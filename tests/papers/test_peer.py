@@ -10,7 +10,7 @@ from equilibria.run import evaluation
 from equilibria.run import recipe as recipes
 from equilibria.run.loop import train
 from equilibria.run.run import load
-from equilibria.zoo.vision.model.resnet import ResNet
+from equilibria.zoo.vision.model.explicit import ResNet
 from papers.mdeq import peer
 
 TINY = (

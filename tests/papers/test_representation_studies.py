@@ -16,8 +16,8 @@ from scipy.io import wavfile
 from equilibria.run import recipe as recipes
 from equilibria.run.models.reuse import Cache
 from equilibria.run.studies import pages, runner
-from equilibria.run.studies.data import Data
 from equilibria.run.studies.measures import timing
+from equilibria.run.studies.results import Data
 from equilibria.run.studies.training import Store
 from equilibria.zoo.signal.model import configs
 from papers.representation import (

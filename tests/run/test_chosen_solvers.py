@@ -1,7 +1,7 @@
 """A solver by name, in place of a network's own."""
 
 import equilibria as eq
-from equilibria.run.solvers import SOLVERS, changed
+from equilibria.run.plugins import SOLVERS, changed
 
 
 def test_another_method_has_the_same_limits():

@@ -4,8 +4,8 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 
-from equilibria.run import device as devices
 from equilibria.run import evaluation
+from equilibria.run import processes as devices
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from equilibria.run.export import ExportError, export, judge
-from equilibria.run.export.inputs import pairs
+from equilibria.run.export.inference import pairs
 from tasks_in_memory import digits, need_onnx
 
 FORMATS = ["pt2", "onnx"]
@@ -69,7 +69,7 @@ def test_eight_bits_keep_rows_of_any_size():
         numpy_helper,
     )
 
-    from equilibria.run.export import graph, int8
+    from equilibria.run.export import graph
 
     weight = np.random.default_rng(0).normal(size=(16, 8)).astype(np.float32)
     weight *= 10.0 ** np.arange(-4, 4, dtype=np.float32)  # columns of all sizes
@@ -84,7 +84,7 @@ def test_eight_bits_keep_rows_of_any_size():
         ),
         opset_imports=[helper.make_opsetid("", graph.OPSET)],
     )
-    assert int8.quantise(proto) == weight.size
+    assert graph.quantise(proto) == weight.size
     (found,) = graph.Session(graph.finish(proto, {}))(torch.eye(16))
     error = (found - torch.from_numpy(weight)).abs().amax(0)
     assert bool((error <= torch.from_numpy(np.abs(weight).max(0)) / 250).all())

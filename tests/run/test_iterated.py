@@ -9,8 +9,7 @@ from torch import nn
 import equilibria as eq
 from applications import needs
 from equilibria.run.export import ExportError, needed
-from equilibria.run.export.inference import exportable, iterated_layers
-from equilibria.run.export.inputs import pairs
+from equilibria.run.export.inference import exportable, iterated_layers, pairs
 from equilibria.run.export.iterated import Iterated, iterate, relative
 from tasks_in_memory import digits
 

@@ -5,8 +5,7 @@ import functools
 import pytest
 import torch
 
-from equilibria.run.bench.modes import in_mode
-from equilibria.run.bench.problems import build
+from equilibria.run.bench.problems import build, in_mode
 
 
 @pytest.fixture(scope="module")

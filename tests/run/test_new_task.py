@@ -20,13 +20,11 @@ from equilibria import nn as layers
 from equilibria.run import gallery, memory, models, tasks
 from equilibria.run.cli.main import main
 from equilibria.run.gallery import GalleryKind
-from equilibria.run.gallery.hanging import Hanging
-from equilibria.run.gallery.kind import Picture, Stored
+from equilibria.run.gallery.kind import Hanging, Picture, Settling, Stored
 from equilibria.run.models import EquilibriumModel, ModelConfig
 from equilibria.run.pictures import image_png
 from equilibria.run.registry import find
 from equilibria.run.run import Folder
-from equilibria.run.settling import Settling
 from equilibria.solve import Status
 
 SIZE = 6

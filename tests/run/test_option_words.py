@@ -11,7 +11,7 @@ import torch
 import equilibria as eq
 from equilibria.run import recipe as recipes
 from equilibria.run.cli.main import main
-from equilibria.run.cli.option_words import as_options, options_of
+from equilibria.run.cli.options import as_options, list_options
 from equilibria.stability import doctor
 
 SAID = {
@@ -94,13 +94,13 @@ def test_the_doctor_advises_a_layer_in_python():
 
 def test_a_line_of_a_recipe_as_options_gives_the_same_recipe():
     line = "adjoint: {name: Implicit, linear: {name: GMRES, rtol: 0.001, restart: 7}}"
-    words = options_of(line)
+    words = list_options(line)
     assert words == (
         "--adjoint.name Implicit --adjoint.linear.name GMRES --adjoint.linear.rtol 0.001 "
         "--adjoint.linear.restart 7"
     )
     linear = recipes.load("digits", words.split()).adjoint.linear
     assert isinstance(linear, eq.GMRES) and (linear.rtol, linear.restart) == (1e-3, 7)
-    assert options_of("adjoint: {name: Phantom, flag: true, other: null}").endswith(
+    assert list_options("adjoint: {name: Phantom, flag: true, other: null}").endswith(
         "--adjoint.flag true --adjoint.other null"
     )

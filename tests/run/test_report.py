@@ -9,7 +9,7 @@ import pytest
 
 from equilibria.run.cli.main import main
 from equilibria.run.data import DataError
-from equilibria.zoo.vision.task import sources
+from equilibria.zoo.vision.task import classification
 
 pytestmark = pytest.mark.usefixtures("drawn_once")
 
@@ -91,7 +91,7 @@ def test_without_its_data_a_run_is_reported_without_findings(
     def load(*_: object, **__: object) -> None:
         raise DataError("the images are gone")
 
-    monkeypatch.setattr(sources, "load", load)
+    monkeypatch.setattr(classification, "load", load)
     (folder / "doctor.json").unlink()
     assert main(["report", str(folder)]) == 0
     assert "the images are gone" in capsys.readouterr().out

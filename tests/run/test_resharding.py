@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 import texts
 from equilibria import files
-from equilibria.run import background, randomness
+from equilibria.run import checkpoint, processes
 from equilibria.run import recipe as recipes
 from equilibria.run.checkpoint import (
     CheckpointError,
@@ -212,12 +212,12 @@ def test_states_are_dealt_by_the_rows_of_a_step(count):
 
 
 def test_global_generators_are_reseeded_only_if_they_were_drawn_from():
-    states = [state(None, k) | {"random": randomness.seeded(5 + k)} for k in range(2)]
+    states = [state(None, k) | {"random": processes.seeded(5 + k)} for k in range(2)]
     dealt, notes = deal(states, Part(2, 3), 6, seed=5, step=3)
-    assert dealt["random"] == randomness.seeded(7) and not notes
-    states[1]["random"] = randomness.seeded(9)
+    assert dealt["random"] == processes.seeded(7) and not notes
+    states[1]["random"] = processes.seeded(9)
     dealt, (note,) = deal(states, Part(2, 3), 6, seed=5, step=3)
-    assert dealt["random"] not in [randomness.seeded(each) for each in (5, 6, 7)]
+    assert dealt["random"] not in [processes.seeded(each) for each in (5, 6, 7)]
     assert "reseeded" in note
 
 
@@ -489,7 +489,7 @@ def fail_while_saving(rank, place, patience):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "write_bytes", slowly)
         patch.setattr(Trainer, "train_step", fails)
-        patch.setattr(background, "PATIENCE", patience)
+        patch.setattr(checkpoint, "PATIENCE", patience)
         with pytest.raises(ZeroDivisionError):
             fit(trainer, folder, Console(quiet=True))
         if patience > 3.0:  # else the write is given up, and ends after all

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from equilibria.run.report.panel import Panel
-from equilibria.run.studies.data import Data
-from equilibria.run.studies.provenance import Origin
-from equilibria.run.studies.results import LEGACY, ResultsError, read, replace_point
+from equilibria.run.studies.results import LEGACY, Data, Origin, ResultsError, read, replace_point
 from equilibria.run.studies.views import NOT_RUN, Chart, Lines, Pivot, Table, count, mean, spread
 
 ORDER: list[dict[str, Any]] = [{"net": net, "seed": seed} for net in ("a", "b") for seed in (0, 1)]

@@ -19,7 +19,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from equilibria import files
-from equilibria.run import checkpoint, randomness, stops
+from equilibria.run import checkpoint, processes, stops
 from equilibria.run import recipe as recipes
 from equilibria.run.checkpoint import CheckpointError, Checkpoints
 from equilibria.run.loop import Interrupted, fit
@@ -457,7 +457,7 @@ def test_all_random_generators_are_restored():
         return torch.rand(3).tolist(), numpy.random.rand(3).tolist(), random.random()
 
     random.gauss(0.0, 1.0)
-    state = json.loads(json.dumps(randomness.random_state()))
+    state = json.loads(json.dumps(processes.random_state()))
     expected = draw()
-    randomness.set_random_state(state)
+    processes.set_random_state(state)
     assert draw() == expected

@@ -13,12 +13,12 @@ from filelock import FileLock
 from rich.console import Console
 
 import equilibria as eq
-from equilibria.run import randomness
+from equilibria.run import processes
 from equilibria.run import recipe as recipes
 from equilibria.run.config import ConfigError
 from equilibria.run.loop import Interrupted
 from equilibria.run.studies import catalogue, identity, pages, results, runner, stale
-from equilibria.run.studies.provenance import CHANGED, Origin
+from equilibria.run.studies.results import CHANGED, Origin
 from equilibria.run.studies.study import Point, Study, StudyError
 from equilibria.run.studies.training import Store, Training
 from equilibria.run.studies.views import Pivot
@@ -200,10 +200,10 @@ def test_a_measure_is_the_same_whichever_came_before_and_changes_no_random_state
     which = study()
     points = [Point(factors={"x": n}, measures=[drawn] * n) for n in (1, 2)]
     points.append(Point(factors={"x": 0}, measures=[drawn, broken]))
-    before = randomness.random_state()
+    before = processes.random_state()
     _, rows = run(dataclasses.replace(which, points=lambda scale: points))
     assert rows["drawn"][0] == rows["drawn"][1]
-    assert randomness.random_state() == before
+    assert processes.random_state() == before
 
 
 def test_what_was_measured_on_another_device_is_measured_anew(run):

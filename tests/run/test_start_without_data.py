@@ -13,10 +13,9 @@ import texts
 from applications import present
 from equilibria.run import recipe as recipes
 from equilibria.run.checkpoint import CheckpointError
-from equilibria.run.deferred import without_data
 from equilibria.run.evaluation import accelerator
 from equilibria.run.processes import Elsewhere
-from equilibria.run.sharding import Sharding
+from equilibria.run.sharding import Sharding, without_data
 from equilibria.run.trainer import Trainer
 from several import several, shards
 

@@ -9,8 +9,8 @@ import torch
 from rich.console import Console
 
 from equilibria.metric import ACCURACY, LOSS
+from equilibria.run.loggers import Terminal
 from equilibria.run.tally import Tally
-from equilibria.run.terminal import Terminal
 
 TASK = SimpleNamespace(
     streams=True,

@@ -7,10 +7,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from equilibria.run import terminal
+from equilibria.run import loggers
 from equilibria.run.loop import fit
-from equilibria.run.tally import Tally
-from equilibria.run.throughput import imbalance, throughput
+from equilibria.run.tally import Tally, imbalance, throughput
 from equilibria.solve import Status
 
 
@@ -71,10 +70,10 @@ def test_an_epoch_records_its_speed_and_the_terminal_says_it(make):
 
 def test_what_waits_is_said_where_processes_wait():
     found = {"idle": 0.2, "evaluations": {"mean": 12.0, "max": 15.0}}
-    assert terminal._throughput({"throughput": found}) == (
+    assert loggers._throughput({"throughput": found}) == (
         "  12.0 evals a step, 15.0 the slowest process: 20 % idle"
     )
-    assert terminal._throughput({}) == ""
+    assert loggers._throughput({}) == ""
 
 
 def test_a_tally_of_before_it_was_counted_is_read():

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import equilibria as eq
 from equilibria.stability import doctor
-from equilibria.stability.bound import smallest_singular_value
+from equilibria.stability.gradients import smallest_singular_value
 from equilibria.stability.jacobian import JacobianOperator
 
 WIDTH = 20

@@ -11,7 +11,15 @@ from torch import nn
 from equilibria.nn import DEQ
 from equilibria.nn.init import Elementwise
 from equilibria.solve import Anderson, Picard
-from equilibria.stability.ensembles import Start, Sweep, Trial, choice, recommend, sweep, tabulate
+from equilibria.stability.ensembles import (
+    Start,
+    Sweep,
+    Trial,
+    recommend,
+    recommendation,
+    sweep,
+    tabulate,
+)
 
 
 class Cell(nn.Module):
@@ -189,7 +197,7 @@ def warned(found):
 
 def width(rows):
     """The ratio of gains with radii of .3 to .9, and whether it is at least that."""
-    return choice.width(rows, [start for start in rows if start.workable])
+    return recommendation.width(rows, [start for start in rows if start.workable])
 
 
 def decided(found):

@@ -14,7 +14,7 @@ from equilibria.theory import (
     length_variance_exponent,
     second_moment,
 )
-from equilibria.theory.length import untied_fourth_moment
+from equilibria.theory.linear import untied_fourth_moment
 from equilibria.theory.traces import traces
 
 ENSEMBLES = ("gaussian", "orthogonal", "goe", "antisymmetric", "normal")

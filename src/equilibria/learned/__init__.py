@@ -4,12 +4,12 @@ solves, trained on the layer's own equilibria.
     solved = eq.distil(layer, batches)    # trains `layer.neural`, and uses it in eval mode
 """
 
-from equilibria.learned.config import Distillation
 from equilibria.learned.contest import Contestant, Outcome
 from equilibria.learned.distil import distil
 from equilibria.learned.initialisers import Initialiser, initialiser_for
 from equilibria.learned.mixers import GramMixer, PooledMixer
 from equilibria.learned.solver import NeuralSolver
+from equilibria.learned.training import Distillation
 from equilibria.learned.weights import Learned
 
 __all__ = [

@@ -9,14 +9,12 @@ from typing import Any, cast
 
 import torch
 
-from equilibria.learned.config import Distillation
 from equilibria.learned.contest import Outcome, contest
 from equilibria.learned.solver import NeuralSolver
-from equilibria.learned.teacher import solve
-from equilibria.learned.training import Progress, train, untrained
+from equilibria.learned.training import Distillation, Progress, solve, train, untrained
 from equilibria.learned.weights import Learned
 from equilibria.nn.deq import DEQ
-from equilibria.nn.modes import in_eval_mode
+from equilibria.nn.using import in_eval_mode
 from equilibria.solve import Auto, Solver, flatten
 
 __all__ = ["distil"]

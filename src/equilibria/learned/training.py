@@ -3,23 +3,293 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from equilibria.learned.config import Distillation
+from equilibria.checks import check_fields
 from equilibria.learned.initialisers import initialiser_for
 from equilibria.learned.mixers import GramMixer, PooledMixer, pooled
 from equilibria.learned.solver import NeuralSolver, NeuralStepper
-from equilibria.learned.teacher import Solved
 from equilibria.learned.weights import Learned
 from equilibria.nn.deq import DEQ
 from equilibria.nn.frozen import Evaluation, module_of
-from equilibria.solve import Layout, Point, Rows, Shared, flatten, length, unflatten
+from equilibria.nn.using import using
+from equilibria.solve import (
+    Anderson,
+    Layout,
+    Point,
+    Rows,
+    Shared,
+    Solver,
+    Status,
+    Tolerance,
+    Tree,
+    flatten,
+    length,
+    unflatten,
+)
+from equilibria.words import percent
 
-__all__ = ["Progress", "train", "untrained"]
+__all__ = ["Distillation", "Progress", "Solved", "solve", "train", "untrained"]
+
+
+# --- config ---------------------------------------------------------------------------------------
+
+# Options for training a learned solver.
+
+
+MIXERS = Literal["gram", "pooled"]
+LOSSES = Literal["residual", "error"]
+WEIGHTS = Literal["increasing", "uniform", "last"]
+NORMALISED = Literal["shift", "softmax", "none"]
+PREDICTS = Literal["both", "alpha", "beta"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distillation:
+    """Options for training a learned solver.
+
+    The loss of a step, with z_0 the learned initial guess, z_1, ... the iterates, z* the classical
+    solution and K the horizon, is the mean over samples of
+
+        residual:  sum_k w_k log(||f(z_k) - z_k|| / ||f(z_k)||) + b ||z_0 - z*|| / ||z*||
+        error:     a sum_k w_k ||z_k - z*|| / ||z*|| + b ||z_0 - z*|| / ||z*||
+                   + c sum_k ||G_k alpha_k|| / ||z*||
+
+    The second is the papers', with norms relative to that of z*. c decreases linearly to 5e-8 over
+    the first two fifths of the steps.
+
+    Args:
+        start_steps: steps in which the initial guess is trained alone, on ||z_0 - z*|| / ||z*||,
+            which needs no evaluation of f.
+        steps: subsequent steps, on the loss above, backpropagated through all K evaluations. They
+            are undone if the loss is larger at their end than at their beginning.
+        horizon: K.
+        history: number of differences kept, m in the papers.
+        initialiser: whether an initial guess is learned.
+        mixer: "gram" (ours), "pooled" (the papers'), or None for Anderson's own weights.
+        normalised, predicts: options of the papers' mixer; see `PooledMixer`.
+        loss: "residual" (ours) or "error".
+        weights: w_k, which sum to 1 over k = 1, ..., K, and w_0 = 0: "increasing" (in proportion
+            to k), "uniform" or "last".
+        error, start, mixed: a, b and c.
+        budget: maximum number of parameters of the initial guess; None for 3 % of those of the
+            layer's cell.
+        lr: the learning rate of Adam, which follows a cosine decay to zero in each phase.
+        teacher: the classical solver that finds z*; samples for which it does not converge are left
+            out of training. None for `Anderson(rtol=1e-4, max_evals=100)`; if fewer than half of
+            the samples reach that tolerance, a tenth of the layer's own is used instead, with a
+            warning.
+        seed: for the initial weights and the order of the batches.
+
+    Raises:
+        ValueError: a field is out of range, or there is nothing to learn.
+        TypeError: a number of steps is not an integer, or the teacher is not a classical solver.
+
+    Source:
+        Bai 2022 (thesis), sec. 6.2.2; Bai, Koltun and Kolter 2022, appendix A. The loss on
+        residuals and training the initial guess alone are ours.
+    """
+
+    start_steps: int = 800
+    steps: int = 60
+    horizon: int = 10
+    history: int = 5
+    initialiser: bool = True
+    mixer: MIXERS | None = "gram"
+    normalised: NORMALISED = "shift"
+    predicts: PREDICTS = "both"
+    loss: LOSSES = "residual"
+    weights: WEIGHTS = "increasing"
+    error: float = 0.1
+    start: float = 0.05
+    mixed: float = 1e-4
+    budget: int | None = None
+    lr: float = 1e-2
+    teacher: Solver | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("start_steps", 0), ("steps", 0), ("horizon", 1), ("history", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be a whole number; got {value!r}")
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}; got {value}")
+        for name in ("error", "start", "mixed"):
+            if getattr(self, name) < 0:
+                raise ValueError(
+                    f"{name} is a weight and must not be negative; got {getattr(self, name)}"
+                )
+        for name, known in (
+            ("loss", LOSSES),
+            ("weights", WEIGHTS),
+            ("normalised", NORMALISED),
+            ("predicts", PREDICTS),
+        ):
+            if getattr(self, name) not in get_args(known):
+                words = " or ".join(get_args(known))
+                raise ValueError(f"{name} must be {words}; got {getattr(self, name)}")
+        if self.mixer is not None and self.mixer not in get_args(MIXERS):
+            raise ValueError(f"mixer must be gram, pooled or None; got {self.mixer}")
+        check_fields(self, "(0, inf)", "lr")
+        if self.teacher is not None and (
+            not isinstance(self.teacher, Solver) or isinstance(self.teacher, NeuralSolver)
+        ):
+            raise TypeError(
+                f"teacher must be a classical solver such as eq.Anderson(); got {self.teacher!r}"
+            )
+        if self.budget is not None and self.budget < 1:
+            raise ValueError(f"budget must be at least 1 parameter; got {self.budget}")
+        if not self.initialiser and self.mixer is None:
+            raise ValueError("there is nothing to learn: neither an initial guess nor a mixer")
+
+    def weight(self, k: int) -> float:
+        """w_k, for k from 0 to the horizon."""
+        K = self.horizon
+        if self.weights == "increasing":
+            return 2 * k / (K * (K + 1))
+        if self.weights == "uniform":
+            return float(k > 0) / K
+        return float(k == K)
+
+
+# --- teacher --------------------------------------------------------------------------------------
+
+# The equilibria on which a solver is trained.
+
+
+USUAL = 1e-4
+TEACHER = Anderson(rtol=USUAL, max_evals=100)
+"""The default teacher."""
+
+CLOSER = 10
+"""Factor by which equilibria to learn from must be more accurate than the layer's own tolerance,
+where `TEACHER` does not reach its own."""
+
+_LEAST_SAMPLES = 0.5
+"""Smallest fraction of samples that must have an equilibrium."""
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A batch and its equilibria.
+
+    Attributes:
+        inputs: of the layer.
+        own: the layer's own initial state.
+        value: z*.
+        kept: `(batch,)` bool, the samples for which the classical solver converged.
+    """
+
+    inputs: tuple[Any, ...]
+    own: Tree
+    value: Tree
+    kept: Tensor
+
+    def teaching(self) -> Solved:
+        """Return the samples that are kept. Masking the loss would not do: for a diverged sample, a
+        zero gradient becomes NaN when it is backpropagated through values that overflowed."""
+        if bool(self.kept.all()):
+            return self
+        inputs = tuple(x if isinstance(x, Shared) else self._of(x) for x in self.inputs)
+        kept = self.kept[self.kept]
+        return Solved(inputs, self._of(self.own), self._of(self.value), kept)
+
+    def _of(self, tree: Tree) -> Tree:
+        return pytree.tree_map_only(Tensor, lambda x: x[self.kept], tree)
+
+
+def solve(layer: DEQ, batches: Iterable[Sequence[Any]], teacher: Solver | None) -> list[Solved]:
+    """Return batches of a layer's inputs with the equilibria that a classical solver finds.
+
+    Args:
+        layer: in eval mode.
+        batches: tuples of the layer's inputs.
+        teacher: the solver; None for the default, see `Distillation`.
+
+    Raises:
+        TypeError: a batch is a tensor and not a tuple of the layer's inputs.
+        ValueError: there are no batches, or fewer than half of all samples converge.
+
+    Warns:
+        UserWarning: the default teacher converges for fewer than half of the samples, but for at
+            least half at a tenth of the layer's own tolerance.
+    """
+    several = [_tuple(each) for each in batches]
+    if not several:
+        raise ValueError("there are no batches to learn a solver from")
+    by = TEACHER if teacher is None else teacher
+    found = _solved(layer, several, by)
+    looser = replace(TEACHER, rtol=_closer((layer.eval_solver or layer.solver).rtol))
+    if teacher is None and _share(found) < _LEAST_SAMPLES and looser != TEACHER:
+        again = _solved(layer, several, looser)
+        if _share(again) >= _LEAST_SAMPLES:
+            warnings.warn(
+                f"{percent(_share(found))} of the samples converge to {TEACHER.rtol} within "
+                f"{TEACHER.max_evals} evaluations, {percent(_share(again))} to {looser.rtol}, a "
+                "tenth of the layer's own tolerance: equilibria at that tolerance are used",
+                stacklevel=2,
+            )
+        by, found = looser, again
+    if _share(found) < _LEAST_SAMPLES:
+        kept, total = _kept(found)
+        raise ValueError(
+            f"only {kept} of {total} samples have an equilibrium to learn from: {by} did not "
+            "converge for the others. Try another teacher, more evaluations or a larger tolerance"
+        )
+    return found
+
+
+def _closer(tolerance: Tolerance) -> Tolerance:
+    """A tenth of a layer's tolerance, but not below the default teacher's."""
+    if isinstance(tolerance, dict):
+        return {name: max(each / CLOSER, USUAL) for name, each in tolerance.items()}
+    if isinstance(tolerance, tuple):
+        return tuple(max(each / CLOSER, USUAL) for each in tolerance)
+    return max(tolerance / CLOSER, USUAL)
+
+
+def _tuple(batch: Sequence[Any]) -> tuple[Any, ...]:
+    if isinstance(batch, Tensor):
+        raise TypeError(
+            "a batch is a tuple of the layer's inputs, but this is a tensor of shape "
+            f"{tuple(batch.shape)}: pass (x,) instead of x"
+        )
+    # Their autograd graph would be kept alive throughout training.
+    return pytree.tree_map_only(Tensor, Tensor.detach, tuple(batch))
+
+
+@torch.no_grad()
+def _solved(layer: DEQ, batches: Sequence[tuple[Any, ...]], teacher: Solver) -> list[Solved]:
+    found: list[Solved] = []
+    with using(layer, eval_solver=teacher):
+        for inputs in batches:
+            sol = layer(*inputs)
+            start = layer.start(*inputs)
+            found.append(Solved(inputs, start, sol.value, sol.status == Status.CONVERGED))
+    return found
+
+
+def _kept(found: Sequence[Solved]) -> tuple[int, int]:
+    """Return the number of samples with an equilibrium, and the total."""
+    return sum(int(each.kept.sum()) for each in found), sum(len(each.kept) for each in found)
+
+
+def _share(found: Sequence[Solved]) -> float:
+    kept, total = _kept(found)
+    return kept / total
+
+
+# --- training -------------------------------------------------------------------------------------
+
 
 Progress = Callable[[int, int, float], None]
 """Called with the number of the step, the total number of steps and the loss."""

@@ -1,12 +1,10 @@
 """Layers: the deep equilibrium layer and what goes into its cell."""
 
 from equilibria.nn import constructions, init
-from equilibria.nn.deq import DEQ
-from equilibria.nn.dropout import VariationalDropout
+from equilibria.nn.deq import DEQ, Value
+from equilibria.nn.dropout import VariationalDropout, weight_dropout
 from equilibria.nn.normalisation import spectral_norm, weight_norm
 from equilibria.nn.using import using
-from equilibria.nn.value import Value
-from equilibria.nn.weight_dropout import weight_dropout
 
 __all__ = [
     "DEQ",

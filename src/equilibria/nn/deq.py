@@ -1,6 +1,9 @@
 """The deep equilibrium layer."""
 
+from __future__ import annotations
+
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
@@ -10,7 +13,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from equilibria.nn.checks import refuse_cast, refuse_sharded
 from equilibria.nn.dropout import VariationalDropout
 from equilibria.nn.frozen import Evaluation, Frozen, module_of
 from equilibria.nn.remedies import raise_with_remedy, refuse_names
@@ -28,11 +30,68 @@ from equilibria.solve import (
     check_returns,
     fixed_point,
     flatten,
+    private,
     unflatten,
     warn_of_unsteady,
 )
 
-__all__ = ["DEQ"]
+__all__ = ["DEQ", "Value", "refuse_cast", "refuse_sharded"]
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+# Layers that torch's `fully_shard` has made unfit for a solve.
+
+
+def refuse_cast(layer: nn.Module) -> None:
+    """Refuse a layer for which torch's `fully_shard` changes the precision of what it is given.
+
+    The state of a solve is in float32 at least, and a copy of a solution does not hear of its
+    backward solve.
+
+    Raises:
+        TypeError: the `mp_policy` of the layer, or of the module around it, casts parameters to
+            less than float32, or casts outputs.
+    """
+    for policy in private.sharding_policies(layer):
+        if policy.param_dtype in (torch.float16, torch.bfloat16):
+            raise TypeError(
+                f"the layer is sharded with mp_policy param_dtype={policy.param_dtype}, and a "
+                "solve needs a float32 state, which such a cell does not take: leave param_dtype "
+                "out, and call the model under torch.autocast, where the cell alone runs in less"
+            )
+        if policy.output_dtype is not None:
+            raise TypeError(
+                f"the layer is sharded with mp_policy output_dtype={policy.output_dtype}, for "
+                "which fully_shard copies the solution that it returns: leave output_dtype out"
+            )
+
+
+def refuse_sharded(cell: nn.Module) -> None:
+    """Refuse a cell whose parameters torch's `fully_shard` shards apart from the layer.
+
+    Its hooks gather them at every evaluation and free them after it, while the solve and the
+    backward evaluate as often as the data ask, on each process by its own: the processes would wait
+    for each other forever, or backward would meet parameters without values.
+
+    Raises:
+        RuntimeError: a sub-module of the cell, or the cell, was given to `fully_shard`.
+    """
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    kind = getattr(fsdp, "FSDPModule", None)
+    if kind is None:
+        return
+    for path, module in cell.named_modules():
+        if isinstance(module, kind):
+            place = f"'{path}' in the cell" if path else "the cell"
+            raise RuntimeError(
+                f"{place} is sharded by fully_shard, which gathers its parameters at every "
+                "evaluation of the solve: call fully_shard on the DEQ layer, or on a module around "
+                "it, and on nothing inside; then they are gathered once a solve"
+            )
+
+
+# --- deq ------------------------------------------------------------------------------------------
 
 
 @runtime_checkable
@@ -420,3 +479,48 @@ def _widened(x: Any) -> Any:
     """A tensor in float32 at least, as a state must be; autocast hands inputs on in less."""
     floating = isinstance(x, Tensor) and x.is_floating_point()
     return x.to(torch.promote_types(x.dtype, torch.float32)) if floating else x
+
+
+# --- value ----------------------------------------------------------------------------------------
+
+# A layer that returns its value alone.
+
+
+class Value(nn.Module):
+    """z* alone, of a layer that returns a `Solution`: for `nn.Sequential` and other modules that
+    hand on what they get.
+
+    Status and stats do not come out of it. Give the layer `throw=True` if a solve that fails must
+    raise, or read them in a forward hook: `value.layer.register_forward_hook(lambda layer, inputs,
+    sol: log(sol.status))`.
+
+    Args:
+        layer: a `DEQ`, or another module that returns a `Solution`.
+
+    Raises:
+        TypeError: layer is no module; or, when it is called, it returns no `Solution`.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(8, 32), Value(DEQ(cell)), nn.Linear(32, 10))
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        if not isinstance(layer, nn.Module):
+            raise TypeError(f"layer: expected a module, such as eq.DEQ(cell), got {layer!r}")
+        self.layer = layer
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """Return z*, a tensor or a tree of tensors like the state.
+
+        Args:
+            inputs: of the layer.
+            options: of the call, such as `z0` and `warm` of a `DEQ`, and inputs by name.
+        """
+        solution = self.layer(*inputs, **options)
+        if not isinstance(solution, Solution):
+            raise TypeError(
+                f"eq.nn.Value: {type(self.layer).__name__} returned a {type(solution).__name__}, "
+                "not a Solution: it needs no Value around it"
+            )
+        return solution.value

@@ -10,7 +10,31 @@ from torch import nn
 from equilibria.nn.deq import DEQ, Methods, Weights, check_methods, chosen
 from equilibria.solve import Adjoint, Solver
 
-__all__ = ["layers", "using"]
+__all__ = ["in_eval_mode", "layers", "using"]
+
+
+# --- modes ----------------------------------------------------------------------------------------
+
+# Eval mode for as long as a block runs.
+
+
+@contextmanager
+def in_eval_mode(module: nn.Module) -> Iterator[None]:
+    """Put a module into eval mode for a block, and each of its parts back into its own mode.
+
+    Args:
+        module: the module; its parts may be in different modes.
+    """
+    modes = [(each, each.training) for each in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for each, training in modes:
+            each.training = training
+
+
+# --- using ----------------------------------------------------------------------------------------
 
 
 @contextmanager

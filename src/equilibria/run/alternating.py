@@ -16,10 +16,9 @@ from torch.utils import _pytree as pytree
 from equilibria.learned import Distillation, Learned
 from equilibria.learned.contest import contest
 from equilibria.learned.solver import NeuralSolver
-from equilibria.learned.teacher import solve
-from equilibria.learned.training import train, untrained
+from equilibria.learned.training import solve, train, untrained
 from equilibria.nn import using
-from equilibria.nn.modes import in_eval_mode
+from equilibria.nn.using import in_eval_mode
 from equilibria.run import checkpoint
 from equilibria.run.models import EquilibriumModel
 from equilibria.solve import Shared, Solver

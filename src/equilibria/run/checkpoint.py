@@ -12,12 +12,17 @@ from __future__ import annotations
 import errno
 import hashlib
 import io
+import math
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -26,11 +31,127 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from equilibria import __version__, files
-from equilibria.run.data import stored
-from equilibria.run.data.regular import open_file, read_bytes
+from equilibria.checks import check_fields
+from equilibria.run.data import storage
+from equilibria.run.data.storage import open_file, read_bytes
 from equilibria.run.shapes import Manifest
 from equilibria.run.tasks.feed import WHOLE, Part
 from equilibria.words import is_out_of_memory
+
+__all__ = ["PATIENCE", "Abandoned", "Background", "Checkpointing", "Write"]
+
+
+# --- checkpointing --------------------------------------------------------------------------------
+
+# Recipe keys for checkpointing.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpointing:
+    """When and how checkpoints are written.
+
+    Args:
+        every: steps between checkpoints; null for one at the end of each epoch only.
+        keep: number of checkpoints to keep: if the newest is damaged, a run resumes from the
+            previous one.
+        async_: write while training continues, from a copy in CPU memory. The key is `async`. The
+            weights and the checkpoint of an epoch then appear a little later.
+    """
+
+    every: int | None = None
+    keep: int = 2
+    async_: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self, "[1, inf)", "every", "keep")
+
+
+# --- background -----------------------------------------------------------------------------------
+
+# A checkpoint that is written in the background, while training continues.
+
+
+PATIENCE = 120.0
+"""Seconds that a run that failed waits for its last checkpoint, if that needs other processes."""
+
+
+class Abandoned(RuntimeError):
+    """The run ended before its checkpoint was written, and was no longer waiting for it."""
+
+
+class Write(Protocol):
+    """A write in progress, as a `concurrent.futures.Future` is one."""
+
+    def result(self, timeout: float | None = None) -> object:
+        """Wait for the end of the write, and raise the error that ended it, if any."""
+        ...
+
+    def done(self) -> bool:
+        """Return whether the write has ended."""
+        ...
+
+
+class Background:
+    """The latest checkpoint that is written in the background; at most one is in progress.
+
+    Attributes:
+        write: the one in progress; None if there is none.
+    """
+
+    def __init__(self) -> None:
+        self.write: Write | None = None
+        self._abandoned, self._placing = False, threading.Lock()
+
+    def submit(self, work: Callable[[], object]) -> None:
+        """Run `work`, the write, in a thread of its own, which ends with it."""
+        thread = ThreadPoolExecutor(1)
+        self.write = thread.submit(work)
+        thread.shutdown(wait=False)
+
+    @contextmanager
+    def placing(self) -> Iterator[None]:
+        """Put files in place in a block, unless the run has ended.
+
+        Raises:
+            Abandoned: it has.
+        """
+        with self._placing:
+            if self._abandoned:
+                raise Abandoned("the run has ended before its checkpoint was written")
+            yield
+
+    def settle(self) -> None:
+        """Wait until nothing is being written; raise the error that ended the write, if any."""
+        try:
+            if self.write is not None:
+                self.write.result()
+        finally:
+            if self.write is None or self.write.done():  # else a signal came, and `close` waits
+                self.write = None
+
+    def close(self, patience: float = math.inf) -> None:
+        """Wait for the write at the end of a run that failed, whatever becomes of it.
+
+        No file may be written once the run folder is unlocked, so signals do not end the wait.
+
+        Args:
+            patience: seconds to wait. After that, `placing` refuses what was being written.
+        """
+        write, self.write = self.write, None
+        if write is None:
+            return
+        until = time.monotonic() + patience
+        while (left := until - time.monotonic()) > 0.0:
+            with suppress(BaseException):  # it is the run's own error that counts
+                write.result(None if left == math.inf else left)
+            if write.done():
+                return
+        with self._placing:
+            self._abandoned = True
+
+
+# --- checkpoint -----------------------------------------------------------------------------------
+
 
 FORMAT = 4
 SHARED = 5
@@ -224,8 +345,8 @@ class Checkpoints:
             CheckpointError: it is of another version, or the disk cannot be read.
         """
         try:
-            text = read_bytes(path / MANIFEST, stored.MOST)
-            about: dict[str, Any] = stored.parse(text, Manifest, spelt=True)
+            text = read_bytes(path / MANIFEST, storage.MOST)
+            about: dict[str, Any] = storage.parse(text, Manifest, spelt=True)
             if _signed({k: v for k, v in about.items() if k != "sha256"}) != text:
                 raise ValueError(f"{MANIFEST} does not have the checksum that it should")
             if about["format"] not in (FORMAT, SHARED):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from equilibria.run import randomness
+from equilibria.run import processes
 from equilibria.run.tally import Tally
 from equilibria.run.tasks import Part
+from equilibria.stability.audit import AdjointAudit, Audit
 
 __all__ = ["deal"]
 
@@ -37,10 +39,10 @@ def deal(
     """
     first, notes = states[0], []
     found = dict(first)
-    found["random"] = randomness.seeded(seed + part.index)
-    if any(s["random"] != randomness.seeded(seed + index) for index, s in enumerate(states)):
+    found["random"] = processes.seeded(seed + part.index)
+    if any(s["random"] != processes.seeded(seed + index) for index, s in enumerate(states)):
         again = random.Random(f"resumed {seed} {step} {part.index}").getrandbits(32)
-        found["random"] = randomness.seeded(again)
+        found["random"] = processes.seeded(again)
         notes.append("the global random generators, from which draws were taken, are reseeded")
     empty = Tally().state()
     found["tally"] = empty if part.index else Tally.total(s["tally"] for s in states).state()
@@ -84,3 +86,22 @@ def _carry(carries: Sequence[Any], part: Part, rows: int) -> Any:
         )
         for number in range(count)
     ]
+
+
+# --- auditing -------------------------------------------------------------------------------------
+
+# The audit of an inexact gradient in training, and what a checkpoint keeps of it.
+
+
+def audit_state(audit: AdjointAudit) -> dict[str, Any]:
+    """Return the latest finding, as plain numbers; `restore` takes it back."""
+    if audit.latest is not None:
+        return asdict(audit.latest)
+    adjoint = audit.adjoint
+    return {"step": None, "adjoint": type(adjoint.now).__name__, "level": adjoint.level}
+
+
+def restore_audit(audit: AdjointAudit, found: Mapping[str, Any]) -> None:
+    """Go back to a `state`."""
+    audit.resume(found["level"])
+    audit.latest = None if found["step"] is None else Audit(**found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar, cast
@@ -17,11 +17,15 @@ from accelerate.utils import gather_object, parse_flag_from_env
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from equilibria import files
 from equilibria.nn import using
-from equilibria.run import device as devices
-from equilibria.run.data.errors import DataError
+from equilibria.run import processes as devices
+from equilibria.run.data import storage
+from equilibria.run.data.storage import DataError
 from equilibria.run.models import EquilibriumModel, Model, Prediction
 from equilibria.run.processes import meet_again
+from equilibria.run.run import Folder
+from equilibria.run.shapes import Baseline
 from equilibria.run.tally import Tally
 from equilibria.run.tasks import Batch, Part, Task
 from equilibria.solve import Solver
@@ -303,3 +307,29 @@ def radius(model: EquilibriumModel, inputs: Any) -> dict[str, float]:
 def probes(task: Task, count: int, accelerator: Accelerator) -> Batch:
     """Return the first samples of the split that follows each epoch, on the device."""
     return to_device(task.sample(task.eval_split, count), accelerator)
+
+
+# --- baseline -------------------------------------------------------------------------------------
+
+# The figures of a task's baseline on the data of a run.
+
+
+def reference(task: Task, folder: Folder, split: str) -> dict[str, Any]:
+    """Return the figures of a task's baseline on a split, and its `name`.
+
+    They are cached in the run folder.
+
+    Args:
+        task: of the run; it has a baseline.
+        folder: of the run.
+        split: one of the task's.
+    """
+    known: dict[str, Any] = {}
+    with suppress(OSError, ValueError):  # it is recreated
+        known = storage.read(folder.baseline, Baseline, spelt=True)
+    if known.get("data") != task.checksum:
+        known = {"data": task.checksum, "splits": {}}
+    if split not in known["splits"]:
+        known["splits"][split] = task.reference(split)
+        files.write_json(folder.baseline, known)
+    return {"name": task.baseline, **known["splits"][split]}

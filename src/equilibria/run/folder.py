@@ -21,8 +21,8 @@ from equilibria.run import recipe as recipes
 from equilibria.run import yaml_text
 from equilibria.run.checkpoint import CheckpointError, Checkpoints
 from equilibria.run.config import ConfigError
-from equilibria.run.data import stored
-from equilibria.run.data.regular import read_bytes
+from equilibria.run.data import storage
+from equilibria.run.data.storage import read_bytes
 from equilibria.run.lock import NAME as LOCK
 from equilibria.run.lock import Locked, lock
 from equilibria.run.processes import PeerLost
@@ -252,7 +252,7 @@ class Folder:
             RunError: it is missing or damaged.
         """
         try:
-            info = stored.read(self.info, Info, spelt=True)
+            info = storage.read(self.info, Info, spelt=True)
             for each in info.get("metrics", ()):
                 Metric.of(each)
         except FileNotFoundError:
@@ -345,7 +345,7 @@ class Folder:
             OSError: it is missing, or cannot be read.
             ValueError: it is damaged.
         """
-        return stored.read(self.evaluation, Evaluation, spelt=True)
+        return storage.read(self.evaluation, Evaluation, spelt=True)
 
     def has_weights(self, model: nn.Module) -> bool:
         """Return whether the weights are there, intact and of such a model."""
@@ -364,7 +364,7 @@ class Folder:
             RunError: the file cannot be read.
         """
         try:
-            lines = read_bytes(self.metrics, stored.MOST).split(b"\n")
+            lines = read_bytes(self.metrics, storage.MOST).split(b"\n")
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -373,7 +373,7 @@ class Folder:
         records: list[dict[str, Any]] = []
         for number, line in enumerate(lines, start=1):
             try:
-                records.append(stored.parse(line, Epoch, spelt=True))
+                records.append(storage.parse(line, Epoch, spelt=True))
             except ValueError as error:
                 warnings.warn(
                     f"line {number} of {self.metrics} is damaged and left out ({error})",

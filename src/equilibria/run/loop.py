@@ -19,12 +19,11 @@ from equilibria.run import evaluation, stops
 from equilibria.run import recipe as recipes
 from equilibria.run.config import as_chosen
 from equilibria.run.folder import Folder, RunError, absolute
-from equilibria.run.loggers import JsonLines, Logger, TensorBoard
+from equilibria.run.loggers import JsonLines, Logger, TensorBoard, Terminal
 from equilibria.run.processes import agreed, any_of, reachable, told
 from equilibria.run.recipe import Recipe
 from equilibria.run.run import describe, segment
 from equilibria.run.tasks import Task
-from equilibria.run.terminal import Terminal
 from equilibria.run.trainer import Diverged, Probe, Trainer
 from equilibria.run.weights import write_weights
 from equilibria.solve import SolveWarning

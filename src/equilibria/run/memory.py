@@ -34,7 +34,7 @@ from equilibria.solve import (
     Solver,
     Unrolled,
 )
-from equilibria.stability.peak import peak_bytes
+from equilibria.stability.patient import peak_bytes
 
 Loss = Callable[[Model, Any], Tensor]
 """(model, output) -> scalar."""

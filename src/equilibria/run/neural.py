@@ -19,7 +19,7 @@ from equilibria.learned import Distillation, Learned, Outcome
 from equilibria.learned.solver import NeuralSolver
 from equilibria.nn import using
 from equilibria.run.checkpoint import CheckpointError
-from equilibria.run.data import stored
+from equilibria.run.data import storage
 from equilibria.run.models import EquilibriumModel, Model
 from equilibria.run.run import Folder, RunError
 from equilibria.run.shapes import Learner
@@ -87,7 +87,7 @@ def identity(folder: Folder) -> str:
     Args:
         folder: of a run whose learned solver has been attached.
     """
-    about = stored.read(folder.path / ABOUT, Learner)
+    about = storage.read(folder.path / ABOUT, Learner)
     decisive = {key: about[key] for key in ("weights", "learned", "solver")}
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
@@ -111,7 +111,7 @@ def attach(folder: Folder, model: Model) -> EquilibriumModel:
             f"{folder.path} has no learned solver: train one with `equilibria distil {folder.path}`"
         )
     try:
-        about = stored.read(path, Learner)
+        about = storage.read(path, Learner)
         if (version := about["format"]) != FORMAT:
             raise RunError(f"{path} is of format {version}, but this version reads {FORMAT}")
         with torch.device("meta"):  # allocates nothing: the sizes are not yet verified

@@ -9,16 +9,34 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.util
 import inspect
 import sys
+import traceback
 import types
 import typing
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from equilibria import solve
 from equilibria.solve import Adjoint, LinearSolver, Solver
 from equilibria.words import nearest
 
-__all__ = ["BASES", "LOADED", "bases_of", "build", "find", "import_module_of", "is_path", "path_of"]
+__all__ = [
+    "BASES",
+    "LOADED",
+    "SOLVERS",
+    "bases_of",
+    "build",
+    "changed",
+    "find",
+    "import_module_of",
+    "is_path",
+    "path_of",
+]
+
 
 BASES = (Solver, LinearSolver, Adjoint)
 """What can be of a user's own."""
@@ -155,3 +173,73 @@ def _fits(hint: Any) -> bool:
         return all(each is ... or _fits(each) for each in members)
     plain = hint in (int, float, bool, str, types.NoneType) or origin is typing.Literal
     return plain or _derives(hint, BASES)
+
+
+# --- own ------------------------------------------------------------------------------------------
+
+# Python files of a user's own, imported by their path.
+
+
+class ImportFailed(Exception):
+    """A user's file or module cannot be imported; the message gives file, line and reason."""
+
+
+def import_files(path: str | Path, prefix: str) -> ModuleType:
+    """Execute a Python file and return it as the module `prefix` + its stem.
+
+    Args:
+        path: of the file.
+        prefix: of the module's name, under which `sys.modules` has it.
+
+    Raises:
+        ImportFailed: there is no such file, or it raised an error.
+    """
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise ImportFailed(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(f"{prefix}{file.stem}", file)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(file)]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else "?"
+        raise ImportFailed(f"{file}, line {line}: {type(error).__name__}: {error}") from error
+    return module
+
+
+# --- solvers --------------------------------------------------------------------------------------
+
+# A solver chosen for prediction, in place of the one that a network was trained with.
+
+
+SOLVERS = ("Auto", "Anderson", "Broyden", "Picard", "NewtonKrylov")
+"""Solvers by name."""
+
+
+def changed(
+    solver: Solver,
+    name: str | None = None,
+    rtol: float | None = None,
+    max_evals: int | None = None,
+) -> Solver:
+    """Return a solver under other limits, or another one under the same limits.
+
+    Args:
+        solver: to begin with.
+        name: one of `SOLVERS`, or `module:Class` of a module that is imported; None for the same
+            method.
+        rtol: relative tolerance; None for no change.
+        max_evals: evaluations, at most; None for no change.
+
+    Raises:
+        ValueError: there is no such class, or its module is not imported.
+    """
+    if name is not None:
+        own = is_path(name)
+        method = find(name, (Solver,)) if own else getattr(solve, name)
+        solver = solver if method is type(solver) else method(**solver.limits)
+    given = {"rtol": rtol, "max_evals": max_evals}
+    return replace(solver, **{key: value for key, value in given.items() if value is not None})

@@ -3,16 +3,75 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
+import numpy
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import distributed
+
+# --- device ---------------------------------------------------------------------------------------
+
+# The device to work on, by the name that a user gives it.
+
+
+class DeviceError(RuntimeError):
+    """There is no such device, or the solvers cannot use it; the message says what there is."""
+
+
+def device(name: str | None = None) -> torch.device:
+    """Return the device that `name` means.
+
+    Args:
+        name: cpu, cuda or cuda:N; None for a GPU where there is one, else the CPU.
+
+    Raises:
+        DeviceError: there is no such device here, it is neither a CPU nor a CUDA device, or `name`
+            numbers a GPU where a launcher gives each process its own.
+    """
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(name)
+    except RuntimeError:
+        raise DeviceError(f"'{name}' is not a device: {_there()}") from None
+    if found.type == "cpu":
+        return torch.device("cpu")
+    if found.type != "cuda":
+        reason = ", and mps has no float64" if found.type == "mps" else ""
+        raise DeviceError(f"the solvers need cpu or cuda{reason}; got {name}: {_there()}")
+    if not torch.cuda.is_available():
+        built = "" if torch.backends.cuda.is_built() else " (this torch is built without CUDA)"
+        raise DeviceError(f"torch finds no GPU for {name}{built}: {_there()}")
+    if found.index is not None and found.index >= torch.cuda.device_count():
+        raise DeviceError(f"there is no {name}: {_there()}")
+    if found.index is not None and processes() > 1:
+        raise DeviceError(
+            f"{name} is one GPU, and each of {processes()} processes takes one of its own: ask for "
+            "cuda, and choose the GPUs with CUDA_VISIBLE_DEVICES"
+        )
+    return found
+
+
+def processes() -> int:
+    """Return how many processes a launcher has started for this run."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _there() -> str:
+    """What can be asked for here."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return f"choose from {', '.join(['cpu', *(f'cuda:{n}' for n in range(count))])}"
+
+
+# --- processes ------------------------------------------------------------------------------------
+
 
 UNREACHABLE = re.compile(
     r"connection (was )?(closed|reset|refused)|broken pipe|gloo|nccl|socket|rendezvous", re.I
@@ -167,3 +226,50 @@ def reachable(accelerator: Accelerator, advice: str = "") -> Iterator[None]:
         raise PeerLost(
             f"another process exited or can't be reached ({reason}), so training stops here{advice}"
         ) from error
+
+
+# --- randomness -----------------------------------------------------------------------------------
+
+# The global random generators of a process.
+
+
+CUDA = torch.cuda.is_available()
+
+
+def seed_all(seed: int) -> None:
+    """Seed all global random generators."""
+    random.seed(seed)
+    numpy.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def random_state() -> dict[str, Any]:
+    """Return the state of all global random generators of this process, in plain numbers."""
+    _, keys, position, has_gauss, gauss = numpy.random.get_state(legacy=True)
+    version, internal, gauss_next = random.getstate()
+    return {
+        "torch": torch.get_rng_state().tolist(),
+        "cuda": torch.cuda.get_rng_state().tolist() if CUDA else [],  # of this process's device
+        "numpy": [numpy.asarray(keys).tolist(), position, has_gauss, gauss],
+        "python": [version, list(internal), gauss_next],
+    }
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Restore all global random generators of this process to a state from `random_state`."""
+    torch.set_rng_state(torch.tensor(state["torch"], dtype=torch.uint8))
+    if state["cuda"] and CUDA:
+        torch.cuda.set_rng_state(torch.tensor(state["cuda"], dtype=torch.uint8))
+    keys, position, has_gauss, gauss = state["numpy"]
+    numpy.random.set_state(("MT19937", keys, position, has_gauss, gauss))
+    version, internal, gauss_next = state["python"]
+    random.setstate((version, tuple(internal), gauss_next))
+
+
+def seeded(seed: int) -> dict[str, Any]:
+    """Return the state of all global random generators just after `seed_all`; change nothing."""
+    before = random_state()
+    seed_all(seed)
+    found = random_state()
+    set_random_state(before)
+    return found

@@ -19,10 +19,10 @@ import equilibria.solve as solve
 from equilibria.checks import check_fields
 from equilibria.run import config, plugins, registry, yaml_text
 from equilibria.run.alternating import Alternating
-from equilibria.run.checkpointing import Checkpointing
+from equilibria.run.checkpoint import Checkpointing
 from equilibria.run.choices import Choices
 from equilibria.run.config import ConfigError
-from equilibria.run.initialisation import Initialisation
+from equilibria.run.initialisation import Initialisation, ShallowStart
 from equilibria.run.models import ModelConfig
 from equilibria.run.models.registry import LAYER
 from equilibria.run.optimiser import (
@@ -36,7 +36,6 @@ from equilibria.run.optimiser import (
     Poly,
     Schedule,
 )
-from equilibria.run.pretrain import ShallowStart
 from equilibria.run.regulariser import EvaluationBudget, JacobianPenalty
 from equilibria.run.tasks import Task, TaskConfig
 from equilibria.solve import Adjoint, Auto, Implicit, Solver, advances

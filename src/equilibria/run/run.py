@@ -17,7 +17,7 @@ import torch
 from accelerate import Accelerator
 
 from equilibria.run.config import as_chosen
-from equilibria.run.data.errors import DataError
+from equilibria.run.data.storage import DataError
 from equilibria.run.folder import Folder, RunError, place_of
 from equilibria.run.models import Model
 from equilibria.run.recipe import Recipe

@@ -13,7 +13,7 @@ import torch
 
 from equilibria.nn.init import Ensemble
 from equilibria.run import evaluation
-from equilibria.run.randomness import seed_all
+from equilibria.run.processes import seed_all
 from equilibria.run.recipe import Recipe
 from equilibria.run.tasks import Task
 from equilibria.stability.ensembles import Sweep, sweep

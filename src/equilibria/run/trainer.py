@@ -17,25 +17,22 @@ from torch import Tensor, distributed
 from torch.utils import _pytree as pytree
 
 from equilibria import draws
-from equilibria.run import auditing, background, checkpoint, evaluation, randomness
+from equilibria.run import checkpoint, dealing, evaluation
 from equilibria.run import recipe as recipes
 from equilibria.run.alternating import Alternation
-from equilibria.run.background import Background
+from equilibria.run.checkpoint import Background
 from equilibria.run.dealing import deal
 from equilibria.run.evaluation import evaluating, loss_of, output_at, sums_of, to_device
-from equilibria.run.initialisation import Beginning, Initialisation
+from equilibria.run.initialisation import Beginning, Initialisation, ShallowStart
 from equilibria.run.models import EquilibriumModel, Model, Prediction
-from equilibria.run.pretrain import ShallowStart
-from equilibria.run.processes import agreed
-from equilibria.run.randomness import seed_all
+from equilibria.run.processes import agreed, random_state, seed_all, set_random_state
 from equilibria.run.recipe import Recipe
 from equilibria.run.reusing import Reuse
 from equilibria.run.run import Folder, RunError
 from equilibria.run.sharding import Sharding, extent
 from equilibria.run.stabiliser import Stabiliser
-from equilibria.run.tally import Tally
+from equilibria.run.tally import Tally, throughput
 from equilibria.run.tasks import Batch, Part, Task
-from equilibria.run.throughput import throughput
 from equilibria.run.transfer import Transfer, transfer
 from equilibria.run.weights import misfit, write_weights
 from equilibria.stability import AdaptiveAdjoint, AdjointAudit
@@ -342,7 +339,7 @@ class Trainer:
             ),
             "train": tally.summary(self.task),
             **(self.stabiliser.finish_epoch() if self.stabiliser is not None else {}),
-            **({} if self.audit is None else {"audit": auditing.state(self.audit)}),
+            **({} if self.audit is None else {"audit": dealing.audit_state(self.audit)}),
             **({} if self.reuse is None else self.reuse.finish_epoch()),
             **({} if self.neural is None else self.neural.finish_epoch()),
             self.task.eval_split: self.evaluate(self.task.eval_split),
@@ -350,10 +347,10 @@ class Trainer:
         if (radius := self.radius()) is not None:
             record["spectral_radius"] = radius
         if self.probe is not None:
-            state = randomness.random_state()  # a probe leaves the run as it is
+            state = random_state()  # a probe leaves the run as it is
             with self.gathered():
                 record["probe"] = self.probe(self)
-            randomness.set_random_state(state)
+            set_random_state(state)
         self.records.append(record)
         self.tally, self.seconds = Tally(), 0.0
         return record
@@ -554,10 +551,10 @@ class Trainer:
         """
         self.settle()
         own = {
-            "random": randomness.random_state(),
+            "random": random_state(),
             "tally": self.tally.state(),
             "stabiliser": None if self.stabiliser is None else self.stabiliser.state(),
-            "audit": None if self.audit is None else auditing.state(self.audit),
+            "audit": None if self.audit is None else dealing.audit_state(self.audit),
             "carry": checkpoint.on_cpu(self.carry),
             **({} if self.reuse is None else {"reuse": self.reuse.state()}),
             **({} if self.neural is None else {"neural": self.neural.state()}),
@@ -647,7 +644,7 @@ class Trainer:
 
         Shares need all processes, one of which may be gone: their time is limited.
         """
-        self.background.close(math.inf if self.sharding is None else background.PATIENCE)
+        self.background.close(math.inf if self.sharding is None else checkpoint.PATIENCE)
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return all parameters and buffers: whole on the main process, whatever on the others.
@@ -693,12 +690,12 @@ class Trainer:
             if self.stabiliser is not None:
                 self.stabiliser.restore(mine["stabiliser"])
             if self.audit is not None:
-                auditing.restore(self.audit, mine["audit"])
+                dealing.restore_audit(self.audit, mine["audit"])
             if self.reuse is not None:
                 self.reuse.restore(mine["reuse"])
             if self.neural is not None:
                 self.neural.restore(mine["neural"])
-            randomness.set_random_state(mine["random"])
+            set_random_state(mine["random"])
         except RunError:
             raise
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:

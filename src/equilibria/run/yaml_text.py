@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from equilibria.run.config import ConfigError
-from equilibria.run.data.regular import open_file
+from equilibria.run.data.storage import open_file
 
 __all__ = ["parse", "read"]
 

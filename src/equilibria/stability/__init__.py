@@ -1,18 +1,21 @@
 """Stability: how a fixed point behaves, measured, put in words, and trained for."""
 
-from equilibria.stability.adaptive import AdaptiveAdjoint
-from equilibria.stability.applied import Mapped
-from equilibria.stability.audit import AdjointAudit, Audit
+from equilibria.stability.audit import AdaptiveAdjoint, AdjointAudit, Audit
 from equilibria.stability.comparison import Compared, Comparison, compare_adjoints
-from equilibria.stability.correction import FixedPointCorrection
 from equilibria.stability.cuts import Cut
-from equilibria.stability.draws import Spread, over_draws
-from equilibria.stability.estimate import Estimate
 from equilibria.stability.examination import Examination, Finding, Training
 from equilibria.stability.examine import doctor
+from equilibria.stability.fixed_points import Mapped
 from equilibria.stability.jacobian import jacobian_norm, spectral_radius
-from equilibria.stability.penalty import jacobian_penalty
-from equilibria.stability.probes import StartProbe, StepResidual, probe_start
+from equilibria.stability.penalty import FixedPointCorrection, jacobian_penalty
+from equilibria.stability.probes import (
+    Estimate,
+    Spread,
+    StartProbe,
+    StepResidual,
+    over_draws,
+    probe_start,
+)
 from equilibria.stability.rescale import Measured, Rescaled, UnreachableRadiusError, set_radius
 
 __all__ = [

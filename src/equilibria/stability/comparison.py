@@ -25,8 +25,8 @@ from equilibria.solve import (
     SolveWarning,
     Unrolled,
 )
-from equilibria.stability.advice import describe_vanished
 from equilibria.stability.cuts import ADVICE, Cut, describe_cuts, find_cuts
+from equilibria.stability.examination import describe_vanished
 from equilibria.stability.gradients import (
     Answer,
     Gradients,
@@ -35,9 +35,7 @@ from equilibria.stability.gradients import (
     ratio_of,
     unless_vanished,
 )
-from equilibria.stability.patient import Exact, Patient
-from equilibria.stability.peak import peak_bytes
-from equilibria.stability.trees import cosine, map_floats
+from equilibria.stability.patient import Exact, Patient, cosine, map_floats, peak_bytes
 
 __all__ = ["Compared", "Comparison", "candidates", "compare_adjoints"]
 

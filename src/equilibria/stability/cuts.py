@@ -15,8 +15,7 @@ from torch.utils import _pytree as pytree
 
 from equilibria.nn.frozen import module_of
 from equilibria.solve import Shared
-from equilibria.stability.patient import Exact
-from equilibria.stability.trees import map_floats
+from equilibria.stability.patient import Exact, map_floats
 from equilibria.words import listed, percent
 
 __all__ = ["Cut", "describe_cuts", "find_cuts"]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 
-from equilibria.stability.advice import (
+from equilibria.stability.cuts import ADVICE, describe_cuts
+from equilibria.stability.examination import (
+    Examination,
+    Finding,
     describe_vanished,
     left,
     number,
@@ -13,8 +16,6 @@ from equilibria.stability.advice import (
     tame,
     unsolved,
 )
-from equilibria.stability.cuts import ADVICE, describe_cuts
-from equilibria.stability.examination import Examination, Finding
 from equilibria.words import percent
 
 __all__ = ["backward", "derivatives", "error", "gradient"]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import gc
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import accumulate
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 from torch.utils import _pytree as pytree
 
 from equilibria.nn import DEQ
@@ -20,11 +24,100 @@ from equilibria.solve import (
     Implicit,
     NewtonKrylov,
     Picard,
+    Shared,
     Solution,
     Solver,
     Status,
 )
-from equilibria.stability.trees import map_floats
+
+__all__ = ["peak_bytes"]
+
+
+# --- trees ----------------------------------------------------------------------------------------
+
+# States and operands of the doctor's patients, as rows and as trees.
+
+
+def map_floats(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    """`function` of every floating-point tensor in a tree, also inside `shared`."""
+
+    def apply(x: Any) -> Any:
+        if isinstance(x, Shared):
+            return Shared(map_floats(function, x.value))
+        return function(x) if isinstance(x, Tensor) and x.is_floating_point() else x
+
+    return pytree.tree_map(apply, tree)
+
+
+def operand_leaves(operands: tuple[Any, ...]) -> tuple[list[Tensor], list[Tensor]]:
+    """Floating-point tensors with a batch axis, and those that all samples share."""
+    batched: list[Tensor] = []
+    shared: list[Tensor] = []
+    for leaf in pytree.tree_leaves(operands):
+        inside = pytree.tree_leaves(leaf.value) if isinstance(leaf, Shared) else [leaf]
+        target = shared if isinstance(leaf, Shared) else batched
+        target += [x for x in inside if isinstance(x, Tensor) and x.is_floating_point()]
+    return batched, shared
+
+
+def rows_of(z: Any, coupled: bool) -> Tensor:
+    """All entries of each sample in one row, in float64: (samples, entries)."""
+    leaves: Sequence[Tensor] = pytree.tree_leaves(z)
+    samples = 1 if coupled else leaves[0].shape[0]
+    return torch.cat([leaf.detach().double().reshape(samples, -1) for leaf in leaves], dim=1)
+
+
+def relative(difference: Tensor, scale: Tensor) -> Tensor:
+    """||difference|| / ||scale|| of each row."""
+    tiny = torch.finfo(difference.dtype).tiny
+    return difference.norm(dim=-1) / (scale.norm(dim=-1) + tiny)
+
+
+def cosine(a: Tensor, b: Tensor) -> Tensor:
+    """Of each row; one where both vanish."""
+    inner, sizes = (a * b).sum(-1), a.norm(dim=-1) * b.norm(dim=-1)
+    return torch.where(sizes == 0, (a == b).all(-1).to(a.dtype), inner / sizes.clamp_min(1e-300))
+
+
+def shares(status: Tensor) -> dict[str, float]:
+    """The share of samples that ended with each status, by its name."""
+    return {s.name: float((status == s).double().mean()) for s in Status}
+
+
+# --- peak -----------------------------------------------------------------------------------------
+
+# The largest number of bytes that something allocates at one time.
+
+
+CPU = torch.device("cpu")
+
+
+def peak_bytes(step: Callable[[], object], device: torch.device = CPU) -> int:
+    """Return the largest number of bytes that `step` has allocated at one time on a device."""
+    gc.collect()  # memory allocated before and freed during the step would be miscounted
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        step()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    # Read when torch first profiles: two lines would be logged for each call.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    cpu = [ProfilerActivity.CPU]
+    # Without acc_events some versions warn that there is only one cycle, which is all that is read.
+    with profile(activities=cpu, profile_memory=True, acc_events=True) as profiler:
+        step()
+    # kineto_results has no underscore but no documentation either. The documented way to the same
+    # numbers, export_chrome_trace, takes five times as long.
+    results = cast(Any, profiler.profiler).kineto_results
+    changes = [(e.start_ns(), e.nbytes()) for e in results.events() if e.name() == "[memory]"]
+    changes.sort(key=lambda change: change[0])
+    return max(accumulate((size for _, size in changes), initial=0))
+
+
+# --- patient --------------------------------------------------------------------------------------
+
 
 EXACT = 1e-10
 """Relative residual of what the doctor calls exact."""

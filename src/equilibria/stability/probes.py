@@ -4,23 +4,186 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from equilibria.nn.init import recurrent_weights
-from equilibria.stability.applied import Mapped, applied, mapped
-from equilibria.stability.estimate import Estimate, resolvent_traces
-from equilibria.stability.jacobian import spectral_radius
-from equilibria.stability.patient import Patient
-from equilibria.stability.settled import Settled, as_it_is, copied, settle, unsettled
-from equilibria.stability.trees import rows_of
+from equilibria.solve import GMRES, Status
+from equilibria.stability.fixed_points import (
+    Mapped,
+    Settled,
+    applied,
+    as_it_is,
+    copied,
+    mapped,
+    settle,
+    unsettled,
+)
+from equilibria.stability.jacobian import JacobianOperator, spectral_radius
+from equilibria.stability.patient import Patient, rows_of
 
-__all__ = ["StartProbe", "StepResidual", "probe_start"]
+__all__ = [
+    "Estimate",
+    "Spread",
+    "StartProbe",
+    "StepResidual",
+    "over_draws",
+    "probe_start",
+    "resolvent_traces",
+]
+
+
+# --- estimate -------------------------------------------------------------------------------------
+
+# Traces of the resolvent at a fixed point, by random probes, with their errors.
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over random probes.
+
+    Attributes:
+        value: NaN where nothing could be measured.
+        error: standard error over the probes; NaN of a single one.
+        used: samples that took part, of which all linear systems were solved.
+    """
+
+    value: float
+    error: float
+    used: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.4g} +- {self.error:.2g}"
+
+
+def resolvent_traces(
+    settled: Settled, probes: int, rtol: float, generator: torch.Generator
+) -> tuple[Estimate, Estimate]:
+    """Estimates tr[M^T M] and 2 tr[(M^T M)^2], M = (I - J)^-1 at z*, tr being the mean eigenvalue.
+
+        tr[M^T M] = E ||M eps||^2 / N,    tr[(M^T M)^2] = E ||M^T M eps||^2 / N,
+
+    with N independent signs eps. Each probe takes two linear solves by GMRES for each sample; the
+    mean is over samples and probes, the error is over probes, each being a mean over the samples.
+
+    papers: Agarwala and Schoenholz 2022, eq. 10, 13 and 16; Hutchinson 1989.
+    """
+    layer = settled.layer
+    # Torch's fused attention has no second derivatives, which products with J need.
+    with sdpa_kernel(SDPBackend.MATH):
+        jacobian = JacobianOperator(layer.cell, settled.z, settled.operands, layer.coupled)
+    samples, width = jacobian.shape
+    solver = GMRES(rtol=rtol, max_evals=1500, restart=100)
+    good = torch.ones(samples, dtype=torch.bool)
+    second: list[Tensor] = []
+    fourth: list[Tensor] = []
+    for _ in range(probes):
+        signs = jacobian.noise(generator).sign()
+        forth = solver.solve(lambda rows: [jacobian.direct(rows[0])], [signs])
+        back = solver.solve(lambda rows: [jacobian.transposed(rows[0])], forth.value)
+        for run, squares in ((forth, second), (back, fourth)):
+            good &= (run.status == Status.CONVERGED).cpu()
+            squares.append(run.value[0].double().square().sum(1).cpu() / width)
+    return _mean(second, good), _mean(fourth, good, 2.0)
+
+
+def _mean(squares: list[Tensor], good: Tensor, factor: float = 1.0) -> Estimate:
+    """Of the samples that are good."""
+    used = int(good.sum())
+    if not used:
+        return Estimate(math.nan, math.nan, 0)
+    means = factor * torch.stack(squares)[:, good].mean(1)
+    error = float(means.std() / len(means) ** 0.5) if len(means) > 1 else math.nan
+    return Estimate(float(means.mean()), error, used)
+
+
+# --- draws ----------------------------------------------------------------------------------------
+
+# How a measured quantity spreads over random draws of a network.
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A quantity over random draws.
+
+    Attributes:
+        count: draws in which it was measured.
+        missing: draws in which it was NaN, as the radius is where no fixed point was found. These
+            are mostly the unstable ones: the others, which all that follows is of, are then a
+            selection.
+        median: and `low` and `high`, a tenth and nine tenths of the way from the smallest to the
+            largest.
+        mean: and its standard error `error`, NaN of a single draw.
+    """
+
+    count: int
+    missing: int
+    median: float
+    low: float
+    high: float
+    mean: float
+    error: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Of some values."""
+        known = torch.tensor([v for v in values if not math.isnan(v)], dtype=torch.float64)
+        missing = len(values) - len(known)
+        if not len(known):
+            return cls(0, missing, *[math.nan] * 5)
+        low, median, high = (_quantile(known, q) for q in (0.1, 0.5, 0.9))
+        error = float(known.std() / len(known) ** 0.5) if len(known) > 1 else math.nan
+        return cls(len(known), missing, median, low, high, float(known.mean()), error)
+
+
+def over_draws(
+    probe: Callable[[int], StartProbe | Mapping[str, float]], draws: int = 20
+) -> dict[str, Spread]:
+    """Measure several random draws of a network and tell how each quantity spreads.
+
+    Args:
+        probe: number of a draw, to be its seed -> what was measured.
+        draws: their number, at least 1.
+
+    Returns:
+        For each quantity that some draw has, by its name (see `StartProbe.numbers`), its spread.
+
+    Raises:
+        ValueError: draws is below 1.
+
+    Example:
+        >>> def probe(width, seed):
+        ...     torch.manual_seed(seed)
+        ...     return probe_start(build(width), x)
+        >>> for width in (100, 200, 400):
+        ...     print(over_draws(lambda seed: probe(width, seed))["length_variance"])
+    """
+    if draws < 1:
+        raise ValueError(f"draws is {draws}: expected 1 or more")
+    tables: list[Mapping[str, float]] = []
+    for seed in range(draws):
+        found = probe(seed)
+        tables.append(found.numbers() if isinstance(found, StartProbe) else found)
+    names = list(dict.fromkeys(name for table in tables for name in table))
+    return {name: Spread.of([table.get(name, math.nan) for table in tables]) for name in names}
+
+
+def _quantile(values: Tensor, share: float) -> float:
+    """Linear between the two values around it, as usual, but infinite next to an infinite one."""
+    ordered = values.sort().values
+    place = share * (len(ordered) - 1)
+    low, high = float(ordered[math.floor(place)]), float(ordered[math.ceil(place)])
+    part = place - math.floor(place)
+    return low if part == 0 or low == high else low + part * (high - low)
+
+
+# --- probes ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

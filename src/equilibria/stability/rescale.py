@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from equilibria.checks import check_within
 from equilibria.nn.init import RecurrentWeight, recurrent_weights, set_weights
-from equilibria.stability.applied import applied
+from equilibria.stability.fixed_points import applied, as_it_is, copied, settle, unsettled
 from equilibria.stability.jacobian import spectral_radius
 from equilibria.stability.patient import Patient
-from equilibria.stability.settled import as_it_is, copied, settle, unsettled
 from equilibria.words import plural
 
 __all__ = ["Measured", "Rescaled", "RescaledWeight", "UnreachableRadiusError", "set_radius"]

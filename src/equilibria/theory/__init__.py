@@ -14,12 +14,12 @@ from equilibria.theory.activations import (
     hard_tanh_moments,
     relu_moments,
 )
-from equilibria.theory.critical import critical_scale
 from equilibria.theory.errata import ERRATA, Erratum, errata_table
 from equilibria.theory.kernels import Pair, linear_nngp, linear_ntk, nngp, ntk
-from equilibria.theory.length import length_variance, length_variance_exponent
 from equilibria.theory.linear import (
     gaussian_limit,
+    length_variance,
+    length_variance_exponent,
     second_moment,
     second_moment_after,
     second_moment_exponent,
@@ -31,7 +31,13 @@ from equilibria.theory.resolvent import (
     resolvent_moments,
     resolvent_transform,
 )
-from equilibria.theory.spectrum import goe_density, goe_radius, radius_at, spectral_radius
+from equilibria.theory.spectrum import (
+    critical_scale,
+    goe_density,
+    goe_radius,
+    radius_at,
+    spectral_radius,
+)
 from equilibria.theory.traces import critical_V
 
 __all__ = [

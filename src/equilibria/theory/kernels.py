@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from equilibria.nn.init import Ensemble
-from equilibria.theory import families
+from equilibria.theory import traces
 from equilibria.theory.activations import Activation
-from equilibria.theory.cavity import Injection, NoMeanFieldError
 from equilibria.theory.field import mean_product
 from equilibria.theory.linear import second_moment
-from equilibria.theory.meanfield import MeanField, mean_field
+from equilibria.theory.meanfield import Injection, MeanField, NoMeanFieldError, mean_field
 from equilibria.theory.quadrature import root
 from equilibria.theory.traces import critical_V
 
@@ -128,7 +127,7 @@ def ntk(
     """
     found = _pair(activation, ensemble, V, pair, injection)
     alignment = found.alignment()
-    S = families.carried(ensemble, V, found.first.response * found.second.response)
+    S = traces.carried(ensemble, V, found.first.response * found.second.response)
     if S * alignment >= 1:
         raise NoMeanFieldError(
             f"the tangent kernel of {found.first.activation.name} is infinite at V = {V:g}, "
@@ -221,7 +220,7 @@ def _pair(
         for variance, mean in zip(pair.variances, pair.means, strict=True)
     )
     phi = first.activation
-    S = families.carried(ensemble, V, first.response * second.response)
+    S = traces.carried(ensemble, V, first.response * second.response)
     inside = injection == "inside"
     shares = 1.0 if inside else first.coupling * second.coupling
     from_inputs = shares * pair.covariance

@@ -6,18 +6,225 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from equilibria.nn.init import Ensemble
-from equilibria.theory import families
+from equilibria.theory import traces
 from equilibria.theory.activations import Activation, as_activation
-from equilibria.theory.cavity import Equations, Injection, NoMeanFieldError
 from equilibria.theory.field import Field, Law
+from equilibria.theory.quadrature import root
 
-__all__ = ["Injection", "MeanField", "NoMeanFieldError", "mean_field"]
+__all__ = ["Equations", "Injection", "MeanField", "NoMeanFieldError", "mean_field"]
+
+
+# --- cavity ---------------------------------------------------------------------------------------
+
+# The self-consistent equations of a wide network, and their first solution.
+
+
+Injection = Literal["outside", "inside"]
+"""Where the input enters: z = phi(W z) + x ("outside"), or z = phi(W z + x) ("inside")."""
+
+LARGEST = 1e12
+"""A variance is called infinite that is so many times 1, the input's mean square, and what the
+input alone makes it."""
+
+SMALLEST = 1e-10
+"""Of the input's mean square: where a solution other than 0 is looked for from."""
+
+SCAN = 10
+"""Steps in which the reaction is followed up from 0 to find its first solution."""
+
+
+class NoMeanFieldError(ValueError):
+    """The self-consistent equations have no solution at this V; the message says what is known."""
+
+
+@dataclass(frozen=True)
+class Equations:
+    """Two unknowns: the field's variance for a given coupling, and the coupling."""
+
+    phi: Activation
+    ensemble: Ensemble
+    V: float
+    injection: Injection
+    x_variance: float
+    x_mean: float
+
+    def averages(self, noise: float, coupling: float) -> tuple[float, float]:
+        """The response chi and q = E z^2 where the field has this variance."""
+        inside = self.injection == "inside"
+        centre = self.x_mean * (1.0 if inside else coupling)
+        spread = noise + self.x_variance * (1.0 if inside else coupling**2)
+        x_square = self.x_variance + self.x_mean**2
+        if coupling == 0:
+            found = self.phi.moments(centre, spread)
+            outside = 0.0 if inside else 2 * self.x_mean * found.mean + x_square
+            return found.slope, found.square + outside
+        field = Field(self.phi, centre, spread, coupling)
+        h, weights = field.law.values, field.law.weights
+        value = self.phi(h)
+        response = float((weights * field.response(h)).sum())
+        output = float((weights * value**2).sum())
+        if not inside:
+            # x is part of u, the Gaussian side of h: E[x | u] is linear in u.
+            u = h - coupling * value
+            share = coupling * self.x_variance / spread if spread > 0 else 0.0
+            expected = self.x_mean + share * (u - centre)
+            output += 2 * float((weights * value * expected).sum()) + x_square
+        return response, output
+
+    def noise(self, coupling: float) -> float:
+        """The variance v of the field with v = S(chi^2) q.
+
+        Raises:
+            NoMeanFieldError: it is infinite.
+        """
+        if self.V == 0:
+            return 0.0
+
+        def missing(v: float) -> float:
+            response, output = self.averages(v, coupling)
+            return traces.carried(self.ensemble, self.V, response**2) * output - v
+
+        unit = self.x_variance + self.x_mean**2 or 1.0
+        low, at_low = 0.0, missing(0.0)
+        if at_low <= 0:  # without input 0 is a solution, and a larger one may be
+            low = SMALLEST * unit
+            at_low = missing(low)
+            if at_low <= 0:
+                return 0.0
+        high, factor = 2 * (low + at_low), 4.0
+        largest = LARGEST * max(1.0, unit, at_low)
+        while (at_high := missing(high)) > 0:
+            low, at_low, high, factor = high, at_high, factor * high, 2 * factor
+            if high > largest:
+                raise NoMeanFieldError(
+                    f"the variance of h is infinite for {self.phi.name} at V = {self.V:g}, "
+                    f"ensemble '{self.ensemble}': a smaller V has a finite one"
+                )
+        return root(missing, low, high, ends=(at_low, at_high))
+
+    def coupling(self, tau: int) -> float:
+        """The first c from 0 on with c = tau V chi.
+
+        Raises:
+            NoMeanFieldError: there is none.
+        """
+        infinite: list[NoMeanFieldError] = []
+        seen: dict[float, float] = {}
+
+        def missing(c: float) -> float:
+            return tau * self.V * self.averages(self.noise(c), c)[0] - c
+
+        def ahead(c: float) -> float | None:
+            """How far the solution is from c, above 0 before it; None where h has no variance."""
+            try:
+                seen[c] = sign * missing(c)
+            except NoMeanFieldError as error:
+                infinite.append(error)
+                return None
+            return seen[c]
+
+        steepest, flattest = self.phi.steepest, self.phi.flattest
+        sign = tau if steepest >= -flattest else -tau
+        start = ahead(0.0)
+        if start is None and tau > 0:
+            raise infinite[0]
+        if start == 0:
+            return 0.0
+        if start is not None and start < 0:
+            sign = -sign
+            seen[0.0] = start = -start
+        limit = self._limit(tau, sign)
+        low, at_low = 0.0, start
+        for step in range(1, SCAN + 1):
+            high = limit * step / SCAN
+            at_high = ahead(high)
+            if at_low is not None and at_high is None:
+                # Symmetric weights raise the variance: the solution may lie just before it ends.
+                high = _crossing(ahead, low, high, above=True)
+                if high is None:
+                    break
+                return root(missing, low, high, tolerance=1e-12)
+            if at_high is not None and at_high <= 0:
+                if at_low is None:
+                    # Antisymmetric ones lower it, and it may be finite from some reaction on.
+                    low = _crossing(ahead, high, low, above=False)
+                    if low is None:
+                        break
+                return root(missing, low, high, tolerance=1e-12)
+            low, at_low = high, at_high
+        if seen:
+            # Two solutions may lie between two places: on both sides of where least is missing.
+            places = sorted(seen, key=abs)
+            nearest = places.index(min(places, key=seen.__getitem__))
+            if 0 < nearest < len(places) - 1:
+                low = places[nearest - 1]
+                high = _dip(ahead, low, places[nearest + 1])
+                if high is not None:
+                    return root(missing, low, high, tolerance=1e-12)
+        if infinite:
+            raise infinite[0]
+        raise NoMeanFieldError(
+            f"no solution for {self.phi.name} at V = {self.V:g}, ensemble '{self.ensemble}': what "
+            "comes back to a unit of its own output would hold it in place, and the network has "
+            "many fixed points; a smaller V has one"
+        )
+
+    def _limit(self, tau: int, sign: int) -> float:
+        """The end of the couplings of a sign that may be solutions."""
+        steepest, flattest = self.phi.steepest, self.phi.flattest
+        largest = self.V * max(steepest, -flattest)
+        # What is sent out comes back against itself: the response is less than without.
+        most = largest * 1e3 + 1.0 if tau > 0 else largest * (1 + 1e-9) + 1e-12
+        # From this end on h - c phi(h) descends somewhere: h would have several values.
+        slope = sign * (steepest if sign > 0 else flattest)
+        return sign * min(most, 1 / slope if slope > 0 else math.inf) * (1 - 1e-9)
+
+
+Ahead = Callable[[float], float | None]
+
+
+def _crossing(f: Ahead, finite: float, infinite: float, *, above: bool) -> float | None:
+    """A place, towards where f has no value, on the other side of 0 than f(finite) is."""
+    for _ in range(14):
+        middle = (finite + infinite) / 2
+        value = f(middle)
+        if value is None:
+            infinite = middle
+        elif (value <= 0) == above:
+            return middle
+        else:
+            finite = middle
+    return None
+
+
+def _dip(f: Ahead, low: float, high: float) -> float | None:
+    """A place between two where f, of one minimum, is not above 0: by golden section."""
+    share = (math.sqrt(5) - 1) / 2
+    inner = [high - share * (high - low), low + share * (high - low)]
+    values = [f(c) for c in inner]
+    for _ in range(15):
+        for c, value in zip(inner, values, strict=True):
+            if value is not None and value <= 0:
+                return c
+        left, right = (math.inf if value is None else value for value in values)
+        if left < right:
+            high = inner[1]
+            inner = [high - share * (high - low), inner[0]]
+            values = [f(inner[0]), values[0]]
+        else:
+            low = inner[0]
+            inner = [inner[1], low + share * (high - low)]
+            values = [values[1], f(inner[1])]
+    return None
+
+
+# --- meanfield ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +307,7 @@ class MeanField:
         likes. For "gaussian" and "orthogonal" it is r^2 of Theorem 3.2, for "goe" it reaches 1
         together with the spectral radius, for "antisymmetric" it stays below 1 at any V.
         """
-        S = families.carried(self.ensemble, self.V, self.response**2)
+        S = traces.carried(self.ensemble, self.V, self.response**2)
         return S * self.responses().mean(torch.square)
 
 
@@ -146,7 +353,7 @@ def mean_field(
 
     papers: Agarwala and Schoenholz 2022, Theorem 3.1, eq. 25 (where V multiplies all terms).
     """
-    families.check(ensemble, V)
+    traces.check_family(ensemble, V)
     if injection not in get_args(Injection):
         raise ValueError(f"injection must be 'outside' or 'inside', got '{injection}'")
     if not (math.isfinite(input_variance) and input_variance >= 0 and math.isfinite(input_mean)):
@@ -163,7 +370,7 @@ def mean_field(
         input_variance,
         input_mean,
     )
-    tau = families.reaction(ensemble) if reaction else 0
+    tau = traces.reaction(ensemble) if reaction else 0
     coupling = equations.coupling(tau) if tau and V > 0 else 0.0
     noise = equations.noise(coupling)
     response, output = equations.averages(noise, coupling)

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from equilibria.nn.init import Ensemble
-from equilibria.theory import families
-from equilibria.theory.activations import Activation
+from equilibria.theory import traces
+from equilibria.theory.activations import Activation, as_activation
 from equilibria.theory.meanfield import Injection, MeanField, NoMeanFieldError, mean_field
 
-__all__ = ["goe_density", "goe_radius", "radius_at", "spectral_radius"]
+__all__ = ["critical_scale", "goe_density", "goe_radius", "radius_at", "spectral_radius"]
+
 
 _NEGATIVE = -1e-12
 """Slopes below it are not rounding."""
@@ -72,9 +73,9 @@ def radius_at(found: MeanField) -> float:
         ValueError: the activation is not monotone and the ensemble symmetric or antisymmetric.
     """
     slopes = found.slopes()
-    if families.reaction(found.ensemble) == 0:
+    if traces.reaction(found.ensemble) == 0:
         mean, square = slopes.mean(lambda d: d), slopes.mean(torch.square)
-        return families.edge(found.ensemble, found.V, mean, square)
+        return traces.edge(found.ensemble, found.V, mean, square)
     if float(slopes.values.min()) < _NEGATIVE:
         raise ValueError(
             f"{found.activation.name} is not monotone: the spectral radius for '{found.ensemble}' "
@@ -203,3 +204,97 @@ def _law(
             f"a slope is negative ({float(d.min()):g}): the spectrum of D W is known for D >= 0"
         )
     return d.clamp(min=0), p
+
+
+# --- critical -------------------------------------------------------------------------------------
+
+# The scale of the weights at which the fixed point of a wide network stops to be stable.
+
+
+LIMIT = 100.0
+"""A radius that is below 1 up to this scale is taken to stay there."""
+
+LEAST = 1e-6
+"""Of the scale from which on a Jacobian may have radius 1: the smallest that is looked at."""
+
+RATIO = 1.25
+"""Of the scales at which the curve is looked at for the first crossing."""
+
+
+def critical_scale(
+    activation: str | Activation | Callable[[Tensor], Tensor],
+    ensemble: Ensemble,
+    *,
+    input_variance: float = 1.0,
+    input_mean: float = 0.0,
+    injection: Injection = "outside",
+    reaction: bool = True,
+    limit: float = LIMIT,
+    tolerance: float = 1e-6,
+) -> float:
+    """Return sqrt(V*), the smallest scale at which the spectral radius at the fixed point is 1.
+
+    The radius is computed at scales that grow by a quarter, and the first at which it is 1 or more
+    closed in on by bisection; so is the first at which h has no law (a variance without bound, as
+    relu's at V = 2, or a reaction without solution), as nothing converges there.
+
+    Args:
+        activation, ensemble, input_variance, input_mean, injection, reaction: as for `mean_field`.
+        limit: largest scale looked at, positive and finite.
+        tolerance: relative, of the scale; 0 for all digits.
+
+    Returns:
+        The scale; infinity where the radius stays below 1 up to `limit`.
+
+    Raises:
+        ValueError: as for `spectral_radius`; the limit or the tolerance is out of range; phi' is
+            not finite somewhere between -50 and 50; or no scale is stable, however small.
+
+    papers: Agarwala and Schoenholz 2022, section 3.2, fig. 4.
+    """
+    if not (math.isfinite(limit) and limit > 0):
+        raise ValueError(f"limit must be positive and finite, got {limit}")
+    if not 0 <= tolerance < 1:
+        raise ValueError(f"tolerance must be at least 0 and below 1, got {tolerance}")
+    phi = as_activation(activation)
+
+    def stable(scale: float) -> bool:
+        try:
+            radius = spectral_radius(
+                phi,
+                ensemble,
+                scale**2,
+                input_variance=input_variance,
+                input_mean=input_mean,
+                injection=injection,
+                reaction=reaction,
+            )
+        except NoMeanFieldError:
+            return False
+        return radius < 1
+
+    steepest = max(phi.steepest, -phi.flattest)
+    if not math.isfinite(steepest):
+        raise ValueError(f"the slope of {phi.name} is not finite everywhere between -50 and 50")
+    # r <= sqrt(V) max |phi'| for a Gaussian W, twice that for a symmetric one: no need to look
+    # below what makes this 1, unless phi is steeper far out.
+    low = high = min(0.49 / steepest, limit) if steepest > 0 else limit
+    least = LEAST * low
+    while not stable(low):
+        low, high = low / 2, low
+        if low < least:
+            raise ValueError(
+                f"{phi.name} with '{ensemble}' weights is unstable at all scales looked at, down "
+                f"to {least:g}"
+            )
+    while low == high:  # the first crossing is still ahead
+        if high >= limit:
+            return math.inf
+        following = min(RATIO * high, limit)
+        low, high = (following, following) if stable(following) else (high, following)
+    while high - low > tolerance * high:
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        low, high = (middle, high) if stable(middle) else (low, middle)
+    return (low + high) / 2

@@ -29,7 +29,7 @@ from equilibria.zoo.flow.model.weights import _sources
 from equilibria.zoo.flow.predict import engine
 from equilibria.zoo.io import video
 from equilibria.zoo.io.colours import flow_colours
-from equilibria.zoo.vision.model.dense import DenseConfig
+from equilibria.zoo.vision.model.single_scale import DenseConfig
 from equilibria.zoo.vision.task.classification import ImageClassification
 
 

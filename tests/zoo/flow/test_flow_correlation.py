@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.func import jvp, vmap
 
-from equilibria.zoo.flow.model.correlation import AllPairs, OnDemand, correlation
-from equilibria.zoo.flow.model.products import products
+from equilibria.zoo.flow.model.correlation import AllPairs, OnDemand, correlation, products
 
 FORMS = [AllPairs, OnDemand]
 
@@ -112,7 +111,7 @@ def test_products_are_gathered_in_parts(monkeypatch):
     a, b = drawn(7, 3, seed=1).requires_grad_(), drawn(5, 3, seed=2).requires_grad_()
     index = torch.randint(5, (7, 4), generator=torch.Generator().manual_seed(0))
     whole = torch.autograd.grad(products(a, b, index).square().sum(), (a, b))
-    monkeypatch.setattr("equilibria.zoo.flow.model.products._NUMBERS", {"cpu": 30})
+    monkeypatch.setattr("equilibria.zoo.flow.model.correlation._NUMBERS", {"cpu": 30})
     value = products(a, b, index)
     torch.testing.assert_close(value, torch.einsum("ic,ikc->ik", a, b[index]))
     torch.testing.assert_close(torch.autograd.grad(value.square().sum(), (a, b)), whole)

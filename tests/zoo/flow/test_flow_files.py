@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from equilibria.run.data import DataError
-from equilibria.zoo.flow.data import FlowField, content, pfm, png16, read_flow, write_flow
+from equilibria.zoo.flow.data import FlowField, formats, read_flow, write_flow
 
 SIZE = (5, 7)
 
@@ -57,27 +57,27 @@ def test_pfm_of_either_byte_order(tmp_path: Path, order: str, channels: int) -> 
     values = np.arange(6 * channels, dtype=np.float32).reshape(2, 3, channels)
     head = f"{'PF' if channels == 3 else 'Pf'}\n3 2\n{'-1.0' if order == '<' else '1'}\n"
     path.write_bytes(head.encode() + values[::-1].astype(f"{order}f4").tobytes())
-    assert torch.equal(pfm.read_map(path), torch.from_numpy(values).permute(2, 0, 1))
+    assert torch.equal(formats.read_map(path), torch.from_numpy(values).permute(2, 0, 1))
     if channels == 3:
         assert read_flow(path).flow[:, 1, 0].tolist() == [9.0, 10.0]
     else:
         with pytest.raises(DataError, match=r"a\.pfm is grey \(Pf\)"):
             read_flow(path)
-    pfm.write_map(path, torch.from_numpy(values).permute(2, 0, 1))
-    assert pfm.read_map(path)[0, 1, 0] == values[1, 0, 0]
+    formats.write_map(path, torch.from_numpy(values).permute(2, 0, 1))
+    assert formats.read_map(path)[0, 1, 0] == values[1, 0, 0]
 
 
 def test_kitti_numbers(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     pixels = np.zeros((1, 3, 3), np.uint16)
     pixels[0, 0], pixels[0, 1] = (32768 + 64, 32768 - 32, 1), (0, 65535, 1)
-    png16.write(path, pixels)
+    formats.write_png16(path, pixels)
     found = read_flow(path)
     assert found.flow[:, 0].T.tolist() == [[1.0, -0.5], [-512.0, 511.984375], [0.0, 0.0]]
     assert found.valid.tolist() == [[True, True, False]]
     write_flow(path, FlowField.dense(torch.tensor([[[0.0117]], [[-0.0117]]])))
     # To the nearest, not towards zero.
-    assert png16.read(path).tolist() == [[[32769, 32767, 1]]]
+    assert formats.read_png16(path).tolist() == [[[32769, 32767, 1]]]
 
 
 @pytest.mark.parametrize("flow", [512.0, -512.1, 511.999])
@@ -119,8 +119,8 @@ def smooth(height: int, width: int) -> np.ndarray:
 
 def test_png_as_another_decoder_reads_it(tmp_path: Path) -> None:
     pixels = smooth(11, 8)
-    png16.write(tmp_path / "a.png", pixels)
-    assert np.array_equal(png16.read(tmp_path / "a.png"), pixels)
+    formats.write_png16(tmp_path / "a.png", pixels)
+    assert np.array_equal(formats.read_png16(tmp_path / "a.png"), pixels)
     with Image.open(tmp_path / "a.png") as image:
         assert np.array_equal(np.asarray(image), pixels >> 8)
 
@@ -218,7 +218,7 @@ def test_little_that_unpacks_to_much_is_not_unpacked(
 
     monkeypatch.setattr(lzma.LZMAFile, "read", read)
     with monkeypatch.context() as patch:
-        patch.setattr("equilibria.zoo.flow.data.flo.LARGEST", 100)
+        patch.setattr("equilibria.zoo.flow.data.formats.LARGEST", 100)
         with pytest.raises(DataError, match=r"is too long: it has 813 bytes or more"):
             read_flow(path)
     assert taken and max(taken) <= 813
@@ -265,4 +265,4 @@ def test_nan_does_not_matter_where_nothing_is_known(tmp_path: Path) -> None:
     for suffix in ("flo", "pfm", "png"):
         write_flow(tmp_path / f"a.{suffix}", FlowField(flow, valid))
         assert torch.equal(read_flow(tmp_path / f"a.{suffix}").valid, valid)
-    assert content.LARGEST == 64_000_000
+    assert formats.LARGEST == 64_000_000

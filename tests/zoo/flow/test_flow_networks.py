@@ -8,8 +8,8 @@ from small_flow import MINI, SMALL, pair
 
 import equilibria as eq
 from equilibria.solve import JacobianFree, Picard, Status, Unrolled
-from equilibria.zoo.flow.model.attention import Aggregate, ContextAttention
-from equilibria.zoo.flow.model.upsampling import BilinearUpsampling, ConvexUpsampling
+from equilibria.zoo.flow.model.cell import Aggregate, ContextAttention
+from equilibria.zoo.flow.model.encoders import BilinearUpsampling, ConvexUpsampling
 
 DEQS = ["deq-raft", "deq-gma", "deq-raft-small"]
 UNROLLED = ["raft", "gma", "raft-small"]

@@ -8,9 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from equilibria.run.data.errors import DataError
-from equilibria.zoo.flow.predict.deadline import Deadline
-from equilibria.zoo.flow.predict.following import Follower, mismatch
+from equilibria.run.data.storage import DataError
+from equilibria.zoo.flow.predict.engine import Deadline, Follower, mismatch
 from equilibria.zoo.flow.predict.frames import Frame, found_in, pairs_of, read_frame
 from equilibria.zoo.io import video
 

@@ -20,11 +20,9 @@ from equilibria.zoo.flow.data import FlowField, FlowSet, Pair, write_flow
 from equilibria.zoo.flow.data.pairs import stacked
 from equilibria.zoo.flow.task import FlowTask, OpticalFlow
 from equilibria.zoo.flow.task import task as tasks
-from equilibria.zoo.flow.task.colours import erased, recoloured, turned
 from equilibria.zoo.flow.task.endpoints import absolute, sums
-from equilibria.zoo.flow.task.feed import FlowFeed
-from equilibria.zoo.flow.task.view import DRAWS, View, seen
-from equilibria.zoo.vision.model.unet import UNetConfig
+from equilibria.zoo.flow.task.feed import DRAWS, FlowFeed, View, erased, recoloured, seen, turned
+from equilibria.zoo.vision.model.explicit import UNetConfig
 from flow_tree import MINI, TREE
 
 RAFT = {

@@ -27,7 +27,7 @@ from equilibria.zoo.graph.data import Graph, NodeSet
 from equilibria.zoo.graph.task.nodes import MICRO_F1, Chains, NodeClassification, NodeTask
 from equilibria.zoo.graph.task.whole_graphs import GraphClassification
 from equilibria.zoo.io import selection
-from equilibria.zoo.vision.model.dense import DenseConfig
+from equilibria.zoo.vision.model.single_scale import DenseConfig
 
 __all__ = ["tiny"]
 

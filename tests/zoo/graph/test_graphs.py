@@ -5,8 +5,7 @@ import torch
 
 from equilibria.run import data
 from equilibria.zoo.graph.data import Graph, NodeSet, chains, joined, normalised
-from equilibria.zoo.graph.data.graph import undirected
-from equilibria.zoo.graph.data.joining import Joined
+from equilibria.zoo.graph.data.graph import Joined, undirected
 
 X = torch.eye(3)
 PATH = torch.tensor([[0, 1], [1, 2]])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from equilibria.run.data import DataError
-from equilibria.zoo.io.fetch import fetch
+from equilibria.zoo.io.download import fetch
 from file_server import FileServer, serving
 
 CONTENT = random.Random(0).randbytes(700_000)

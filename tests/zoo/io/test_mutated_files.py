@@ -13,8 +13,8 @@ from mutations import FUZZ, bounded, mutated, put
 from PIL import Image
 
 from equilibria.run.data import DataError
-from equilibria.run.data.errors import reading
-from equilibria.zoo.io import archive, decode, wav
+from equilibria.run.data.storage import reading
+from equilibria.zoo.io import archive, decode, sound
 from packed import PARTS, zipped
 from unlike_pictures import image
 from unlike_sounds import made
@@ -25,7 +25,7 @@ from unlike_sounds import made
 def test_sounds(content: bytes) -> None:
     with bounded(len(content)):
         try:
-            found, rate = wav.decode(content, "a sound")
+            found, rate = sound.decode(content, "a sound")
         except DataError as error:
             assert "a sound" in str(error)
             return

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from equilibria.run.data import DataError
-from equilibria.zoo.io.fetch import fetch
+from equilibria.zoo.io.download import fetch
 from file_server import serving
 from packed import tar, zipped
 

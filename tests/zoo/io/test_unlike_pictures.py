@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from equilibria.run.data import DataError
-from equilibria.zoo.io import decode, picture
+from equilibria.zoo.io import decode, image_files
 from unlike_pictures import DEEP, GREY, RGB, image
 
 # --- images --------------------------------------------------------------------------------------
@@ -40,9 +40,9 @@ def test_every_make_of_image(tmp_path: Path, form: str, mode: str) -> None:
     path.write_bytes(image(form, mode))
     if mode in DEEP:
         with pytest.raises(DataError, match="more than 8 bits a channel"):
-            picture.read(path)
+            image_files.read(path)
         return
-    found = picture.read(path).numpy().transpose(1, 2, 0)
+    found = image_files.read(path).numpy().transpose(1, 2, 0)
     expected = np.array(Image.fromarray(RGB).convert(mode).convert("RGB"))
     if mode in ("1", "L", "LA") and found.shape[2] == 1:
         expected = expected[..., :1]
@@ -68,6 +68,6 @@ def test_pages_are_not_dropped_in_silence(tmp_path: Path, form: str) -> None:
     path = tmp_path / "image"
     pages = [Image.fromarray(GREY), Image.fromarray(255 - GREY)]
     pages[0].save(path, form, save_all=True, append_images=pages[1:])
-    for read in (picture.read, lambda path: decode.pixels(path.read_bytes(), path, "L", None)):
+    for read in (image_files.read, lambda path: decode.pixels(path.read_bytes(), path, "L", None)):
         with pytest.raises(DataError, match="image has 2 pages or frames, and one image is"):
             read(path)

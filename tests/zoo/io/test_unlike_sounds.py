@@ -10,7 +10,7 @@ import pytest
 import soundfile
 
 from equilibria.run.data import DataError
-from equilibria.zoo.io import wav
+from equilibria.zoo.io import sound
 from unlike_sounds import TONE, made
 
 COARSE = {"ULAW": 0.02, "ALAW": 0.02, "IMA_ADPCM": 0.25, "MS_ADPCM": 0.25, "VORBIS": 0.1}
@@ -26,7 +26,7 @@ MAKES = [
 
 @pytest.mark.parametrize("make", MAKES, ids=str)
 def test_every_make_holds_the_same_tone(make: tuple[str, str, int]) -> None:
-    samples, rate = wav.decode(made(*make), "tone")
+    samples, rate = sound.decode(made(*make), "tone")
     error = np.abs(samples.numpy()[: len(TONE)] - TONE * (1.0 if make[2] == 1 else 0.75)).max()
     assert rate == 8000 and error < ERRORS.get(make[1], 2**-20)
 
@@ -51,8 +51,8 @@ def test_what_came_through_a_pipe_is_whole(
     sizing: tuple[int | None, int], kind: str, channels: int
 ) -> None:
     plain = made("WAV", kind, channels)
-    expected, _ = wav.decode(plain, "tone")
-    samples, _ = wav.decode(sizes(plain, *sizing) + b"\1" * (channels - 1), "tone")
+    expected, _ = sound.decode(plain, "tone")
+    samples, _ = sound.decode(sizes(plain, *sizing) + b"\1" * (channels - 1), "tone")
     assert np.array_equal(samples, expected)
 
 
@@ -73,13 +73,13 @@ CUT = {form: made(form)[:-700] for form in ("WAV", "RF64", "FLAC", "AIFF")}
 )
 def test_what_is_cut_is_refused(content: bytes, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        wav.decode(content, "tone")
+        sound.decode(content, "tone")
 
 
 @pytest.mark.parametrize(("form", "kind"), [("AIFF", "DWVW_16"), ("WAV", "GSM610")])
 def test_telephony_is_read_or_refused(form: str, kind: str) -> None:
     try:
-        samples, _ = wav.decode(made(form, kind), "tone")
+        samples, _ = sound.decode(made(form, kind), "tone")
     except DataError as error:
         assert "convert it" in str(error)
     else:

@@ -10,7 +10,7 @@ import torch
 from scipy.io import wavfile
 
 from equilibria.run.data import DataError
-from equilibria.zoo.io import wav
+from equilibria.zoo.io import sound
 
 TONE = 0.7 * np.sin(np.arange(800) * 0.1)
 GUID = bytes.fromhex("000000001000800000aa00389b71")
@@ -55,7 +55,7 @@ def test_all_formats_hold_the_same_tone(tag: int, bits: int, data: bytes, error:
     plain = form(tag, bits=bits)
     extended = form(0xFFFE, bits=bits) + struct.pack("<HHIH", 22, bits, 4, tag) + GUID
     for header in (plain, extended):
-        samples, rate = wav.decode(riff(chunk(b"fmt ", header), chunk(b"data", data)), "tone")
+        samples, rate = sound.decode(riff(chunk(b"fmt ", header), chunk(b"data", data)), "tone")
         assert (samples.dtype, samples.shape, rate) == (torch.float32, (800,), 8000)
         assert abs(samples.double().numpy() - TONE).max() <= error
 
@@ -68,7 +68,7 @@ def test_scipy_reads_the_same_samples(tmp_path: Path, dtype: type) -> None:
     stereo = np.stack([TONE, -0.5 * TONE], axis=1) * scale + middle
     wavfile.write(tmp_path / "a.wav", 44100, stereo.astype(dtype))
     rate, expected = wavfile.read(tmp_path / "a.wav")
-    samples, found = wav.read(tmp_path / "a.wav")
+    samples, found = sound.read(tmp_path / "a.wav")
     assert found == rate
     mean = ((expected.astype(float) - middle) / scale).mean(1)
     assert abs(samples.numpy() - mean).max() < 1e-6
@@ -77,16 +77,16 @@ def test_scipy_reads_the_same_samples(tmp_path: Path, dtype: type) -> None:
 def test_other_parts_and_their_padding_are_passed_over() -> None:
     other = chunk(b"LIST", b"odd")
     content = riff(other, chunk(b"fmt ", form()), other, DATA, other)
-    assert torch.equal(wav.decode(content, "a")[0], wav.decode(PLAIN, "b")[0])
+    assert torch.equal(sound.decode(content, "a")[0], sound.decode(PLAIN, "b")[0])
     odd = riff(chunk(b"fmt ", form(bits=8)), chunk(b"data", b"\x80\x90\x70"))
     # Some programs leave out the last byte of padding.
-    assert torch.equal(wav.decode(odd[:-1], "c")[0], torch.tensor([0, 0.125, -0.125]))
+    assert torch.equal(sound.decode(odd[:-1], "c")[0], torch.tensor([0, 0.125, -0.125]))
 
 
 def test_what_is_written_is_read_and_clipped(tmp_path: Path) -> None:
     samples = torch.tensor([0.0, 0.5, -1.0, 1.0, -7.0, 2**-15])
-    wav.write(tmp_path / "a.wav", samples, 16000)
-    found, rate = wav.read(tmp_path / "a.wav")
+    sound.write(tmp_path / "a.wav", samples, 16000)
+    found, rate = sound.read(tmp_path / "a.wav")
     assert rate == 16000
     assert found.tolist() == [0, 0.5, -1, 1 - 2**-15, -1, 2**-15]
     with wave.open(str(tmp_path / "a.wav")) as file:
@@ -98,7 +98,7 @@ def test_what_is_written_is_read_and_clipped(tmp_path: Path) -> None:
 )
 def test_what_is_no_recording_is_not_written(tmp_path: Path, samples: torch.Tensor) -> None:
     with pytest.raises(ValueError, match=r"expected \(samples,\), finite, at least 1"):
-        wav.write(tmp_path / "a.wav", samples, 16000)
+        sound.write(tmp_path / "a.wav", samples, 16000)
 
 
 # --- damage --------------------------------------------------------------------------------------
@@ -125,13 +125,13 @@ def test_what_is_no_recording_is_not_written(tmp_path: Path, samples: torch.Tens
 def test_a_damaged_or_foreign_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "sound.wav").write_bytes(content)
     with pytest.raises(DataError, match=rf"sound\.wav .*{message}"):
-        wav.read(tmp_path / "sound.wav")
+        sound.read(tmp_path / "sound.wav")
 
 
 def test_a_missing_or_large_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"none\.wav cannot be read: No such file"):
-        wav.read(tmp_path / "none.wav")
+        sound.read(tmp_path / "none.wav")
     (tmp_path / "long.wav").write_bytes(PLAIN)
-    monkeypatch.setattr(wav, "LARGEST", len(PLAIN) - 1)
+    monkeypatch.setattr(sound, "LARGEST", len(PLAIN) - 1)
     with pytest.raises(DataError, match=r"long\.wav has more than 1,643 bytes: cut it"):
-        wav.read(tmp_path / "long.wav")
+        sound.read(tmp_path / "long.wav")

@@ -6,9 +6,13 @@ import pytest
 import torch
 
 from equilibria.solve import Shared
-from equilibria.zoo.language.model.attention import RelativeAttention, sinusoids
-from equilibria.zoo.language.model.initial import initialise, scale_of
-from equilibria.zoo.language.model.transformer import TransformerCell, TransformerConfig
+from equilibria.zoo.language.model.cell import initialise, scale_of
+from equilibria.zoo.language.model.transformer import (
+    RelativeAttention,
+    TransformerCell,
+    TransformerConfig,
+    sinusoids,
+)
 from equilibria.zoo.language.model.trellis import TrellisCell, TrellisConfig
 
 BATCH, TIME, WIDTH, HEADS, SIZE = 2, 5, 6, 3, 4

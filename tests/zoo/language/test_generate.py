@@ -9,8 +9,7 @@ import yaml
 
 from equilibria.learned import Contestant, Distillation, Learned, Outcome
 from equilibria.learned.solver import NeuralSolver
-from equilibria.learned.teacher import solve
-from equilibria.learned.training import untrained
+from equilibria.learned.training import solve, untrained
 from equilibria.run import neural
 from equilibria.run.cli.main import main
 from equilibria.run.run import Folder

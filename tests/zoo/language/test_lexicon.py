@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from equilibria.zoo.language.model.lexicon import Lexicon
+from equilibria.zoo.language.model.base import Lexicon
 
 VOCABULARY, WIDTH = 23, 8
 KINDS = {

@@ -9,7 +9,7 @@ from hypothesis import given
 from mutations import FUZZ, bounded, mutated, put
 
 from equilibria.run.data import DataError
-from equilibria.zoo.language.data import reading as text
+from equilibria.zoo.language.data import corpus as text
 
 PROSE = "Zwölf Boxkämpfer jagen\nViktor 天地玄黃 \U0001f600 quer\n" * 3
 
@@ -20,7 +20,7 @@ def test_texts(root: Path, content: bytes) -> None:
     path = put(root / "a.txt", content)
     with bounded(len(content)):
         try:
-            found = "".join(text.texts(text.Piece(path)))
+            found = "".join(text.read_texts(text.Piece(path)))
         except DataError as error:
             assert str(path) in str(error)
             with pytest.raises(UnicodeDecodeError):

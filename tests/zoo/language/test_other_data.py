@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from equilibria.zoo.io import checksums
+from equilibria.zoo.io import download
 from equilibria.zoo.language import data as text
 from equilibria.zoo.language.data import named
 from equilibria.zoo.language.task.language import LanguageModelling
@@ -50,7 +50,7 @@ def test_a_text_is_encoded_with_the_vocabulary_of_another(cache, tmp_path, unit)
 def test_a_named_text_keeps_its_splits(cache, tmp_path, monkeypatch) -> None:
     for split, content in {"train": "a b\n" * 9, "valid": "b c\n", "test": "c a\n"}.items():
         (tmp_path / f"ptb.{split}.txt").write_text(content)
-    sums = {file.name: checksums.digest(file) for file in tmp_path.glob("ptb.*.txt")}
+    sums = {file.name: download.digest(file) for file in tmp_path.glob("ptb.*.txt")}
     remote = replace(named.PTB.remotes[0], checksums=sums)
     monkeypatch.setattr(named, "PTB", replace(named.PTB, remotes=(remote,)))
     (tmp_path / "own.txt").write_text("b c d\n" * 30)

@@ -9,7 +9,8 @@ import pytest
 
 from equilibria.run.data import DataError
 from equilibria.zoo.language import data as text
-from equilibria.zoo.language.data import encode, reading
+from equilibria.zoo.language.data import corpus as encode
+from equilibria.zoo.language.data import corpus as reading
 
 PROSE = "".join(f"line {i} has {i % 7} words\n" for i in range(200))
 
@@ -139,7 +140,7 @@ def test_several_at_once(file: Path, made: list[Path]) -> None:
 
 
 def test_a_text_that_changes_meanwhile(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = reading.texts
+    texts = reading.read_texts
 
     def late(*arguments: object):
         with file.open("a") as end:

@@ -15,11 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from equilibria.run.data import DataError
-from equilibria.zoo.io import counting
+from equilibria.zoo.io import vocabulary
 from equilibria.zoo.io.vocabulary import split_words
 from equilibria.zoo.language import data as text
-from equilibria.zoo.language.data import reading, splitting
-from equilibria.zoo.language.data.reading import Count, Piece
+from equilibria.zoo.language.data import corpus as reading
+from equilibria.zoo.language.data import user
+from equilibria.zoo.language.data.corpus import Count, Piece
 
 FEW = settings(
     max_examples=60,
@@ -127,7 +128,7 @@ def test_decoding_does_not_depend_on_the_blocks(
 ) -> None:
     monkeypatch.setattr(reading, "BLOCK", block)
     piece, count = Piece(write(tmp_path, content)), Count()
-    decoded = "".join(reading.texts(piece, "replace", count))
+    decoded = "".join(reading.read_texts(piece, "replace", count))
     expected = content.decode(errors="replace").removeprefix("\ufeff")
     assert decoded == expected
     assert count.bytes == len(content)
@@ -138,9 +139,9 @@ def test_decoding_does_not_depend_on_the_blocks(
         content.decode()
     except UnicodeDecodeError as error:
         with pytest.raises(DataError, match=rf"at offset {error.start} |UTF-16"):
-            list(reading.texts(piece))
+            list(reading.read_texts(piece))
     else:
-        assert "".join(reading.texts(piece)) == expected
+        assert "".join(reading.read_texts(piece)) == expected
 
 
 @FEW
@@ -154,8 +155,8 @@ def test_the_pieces_are_a_partition(
     tmp_path: Path, content: str, unit: str, valid: float, test: float
 ) -> None:
     path = write(tmp_path, content)
-    pieces = splitting.pieces(path, unit, valid, test)
-    parts = ["".join(reading.texts(pieces[split])) for split in SPLITS]
+    pieces = user.split_text(path, unit, valid, test)
+    parts = ["".join(reading.read_texts(pieces[split])) for split in SPLITS]
     assert "".join(parts) == content
     if unit == "words":
         for before, after in itertools.pairwise(parts):
@@ -164,7 +165,7 @@ def test_the_pieces_are_a_partition(
 
 def test_a_split_begins_with_a_line(tmp_path: Path) -> None:
     path = write(tmp_path, PROSE)
-    pieces = splitting.pieces(path, "words", 0.2, 0.2)
+    pieces = user.split_text(path, "words", 0.2, 0.2)
     for split in SPLITS[1:]:
         assert PROSE.encode()[pieces[split].start - 1 : pieces[split].start] == b"\n"
 
@@ -301,7 +302,7 @@ def test_a_line_of_ten_megabytes_between_others(cache: Path, tmp_path: Path) -> 
     corpus = text.load(file=write(tmp_path, content), unit="words", valid_share=0.1)
     # It is one word, too long for a vocabulary.
     assert corpus.statistics["train"].unknown == 1
-    assert max(map(len, corpus.vocabulary.tokens)) <= counting.LONGEST
+    assert max(map(len, corpus.vocabulary.tokens)) <= vocabulary.LONGEST
 
 
 # --- memory --------------------------------------------------------------------------------------

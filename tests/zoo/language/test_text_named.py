@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from equilibria.run.data import DataError
-from equilibria.zoo.io import locate
+from equilibria.zoo.io.remote import data_folders
 from equilibria.zoo.language import data as text
 from equilibria.zoo.language.data import named
 from equilibria.zoo.language.data.named import PTB, WIKITEXT2, WIKITEXT103
@@ -101,7 +101,7 @@ def test_ptb_with_another_content(small: FileServer, tmp_path: Path) -> None:
 
 @pytest.mark.data
 def test_the_real_ptb(real: Path) -> None:
-    if len(PTB.remotes[0].find(locate.folders("ptb"))) < 3:
+    if len(PTB.remotes[0].find(data_folders("ptb"))) < 3:
         pytest.skip("EQUILIBRIA_DATA names no folder with Penn Treebank")
     corpus = text.load("ptb", download=False)
     assert corpus.vocabulary.size == 10_000

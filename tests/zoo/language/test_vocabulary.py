@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equilibria.run.data import DataError
-from equilibria.zoo.io import counting, vocabulary
+from equilibria.zoo.io import vocabulary
 from equilibria.zoo.io.vocabulary import END, UNKNOWN, most_frequent, split_words
 from equilibria.zoo.language.data import Vocabulary
 
@@ -151,7 +151,7 @@ def test_a_number_outside(number: int) -> None:
 
 def count(parts: list[str], tmp_path: Path, unit: str = "words", **limits: int) -> Vocabulary:
     limits = {"min_count": 1, "max_size": None, **limits}
-    return counting.count(iter(parts), unit, tmp_path, **limits)
+    return vocabulary.build_vocabulary(iter(parts), unit, tmp_path, **limits)
 
 
 @FEW
@@ -159,16 +159,16 @@ def count(parts: list[str], tmp_path: Path, unit: str = "words", **limits: int) 
 def test_words_wherever_the_parts_end(text: str, cuts: list[int]) -> None:
     places = sorted([0, *cuts, len(text)])
     parts = [text[a:b] for a, b in itertools.pairwise(places)]
-    found = [word for part in counting.words(parts) for word in part]
+    found = [word for part in vocabulary.iterate_words(parts) for word in part]
     assert found == split_words(text)
 
 
 def test_a_word_that_is_too_long_is_unknown() -> None:
-    long = "x" * (counting.LONGEST + 1)
+    long = "x" * (vocabulary.LONGEST + 1)
     for parts in ([f"a {long} b"], ["a ", *long, " b"], [f"a {long[:200]}", f"{long[200:]} b"]):
-        assert [w for part in counting.words(parts) for w in part] == ["a", UNKNOWN, "b"]
+        assert [w for part in vocabulary.iterate_words(parts) for w in part] == ["a", UNKNOWN, "b"]
     fits = long[1:]
-    assert [w for part in counting.words(["a ", *fits]) for w in part] == ["a", fits]
+    assert [w for part in vocabulary.iterate_words(["a ", *fits]) for w in part] == ["a", fits]
 
 
 @pytest.mark.parametrize("limits", [{}, {"min_count": 3}, {"max_size": 6}], ids=str)
@@ -177,7 +177,7 @@ def test_counts_that_went_to_the_disk_are_exact(
 ) -> None:
     parts = ["a b é d \n", "c c a d\n a", "a e f g ", "h a <unk> h ü", " h d <eos>"]
     whole = count(parts, tmp_path, **limits)
-    monkeypatch.setattr(counting, "_IN_MEMORY", 3)
+    monkeypatch.setattr(vocabulary, "_IN_MEMORY", 3)
     assert count(parts, tmp_path, **limits) == whole == of("".join(parts), **limits)
     assert list(tmp_path.iterdir()) == []
 
@@ -186,7 +186,7 @@ def test_counts_that_went_to_the_disk_are_exact(
 def test_too_many_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spilled: bool) -> None:
     monkeypatch.setattr(vocabulary, "MOST", 5)
     if spilled:
-        monkeypatch.setattr(counting, "_IN_MEMORY", 1)
+        monkeypatch.setattr(vocabulary, "_IN_MEMORY", 1)
     assert count(["a b c\n"], tmp_path).size == 5
     with pytest.raises(DataError, match=r"has 6 distinct words, .* at most 5: .*max_size"):
         count(["a b ", "c d"], tmp_path)

@@ -5,7 +5,7 @@ import torch
 from equilibria.zoo.io.sequences import Sequences
 from equilibria.zoo.recurrent.model import CELLS
 from equilibria.zoo.recurrent.model.classifier import RecurrentConfig, SequenceClassifier
-from equilibria.zoo.recurrent.task.standardisation import ChannelStatistics, Standardised
+from equilibria.zoo.recurrent.task.sequences import ChannelStatistics, Standardised
 from tasks_in_memory import Drawn
 
 

@@ -9,7 +9,7 @@ import torch
 from drawn_sequences import recurrent, sequences
 
 from equilibria.run.export import ExportError, export, judge
-from equilibria.run.export.inputs import pairs
+from equilibria.run.export.inference import pairs
 from tasks_in_memory import need_onnx
 
 FORMATS = ["pt2", "onnx"]

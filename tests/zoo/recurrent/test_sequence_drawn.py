@@ -11,7 +11,7 @@ import torch
 
 from equilibria.run import data
 from equilibria.run.data import DataError, Split
-from equilibria.zoo.io import locate
+from equilibria.zoo.io.remote import data_folders
 from equilibria.zoo.recurrent.data import Sequences
 from equilibria.zoo.recurrent.data.pixels import NoisyRows
 from equilibria.zoo.vision.data import mnist
@@ -123,7 +123,7 @@ def test_images_that_are_missing_are_named(cache: Path, tmp_path: Path) -> None:
 
 @pytest.mark.data
 def test_the_real_mnist_as_sequences() -> None:
-    if len(mnist.MNIST.remotes[0].find(locate.folders("mnist"))) < 4:
+    if len(mnist.MNIST.remotes[0].find(data_folders("mnist"))) < 4:
         pytest.skip("EQUILIBRIA_DATA names no folder with MNIST")
     noisy = data.load("noisy-mnist", download=False)
     inputs, targets = noisy.train[torch.tensor([59_999, 0])]

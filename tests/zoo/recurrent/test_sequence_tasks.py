@@ -10,9 +10,8 @@ import torch
 from equilibria.run.cli.main import main
 from equilibria.run.data import DataError
 from equilibria.zoo.io.selection import groups
-from equilibria.zoo.recurrent.task.sequences import SequenceClassification
-from equilibria.zoo.recurrent.task.standardisation import ChannelStatistics
-from equilibria.zoo.vision.model.dense import DenseConfig
+from equilibria.zoo.recurrent.task.sequences import ChannelStatistics, SequenceClassification
+from equilibria.zoo.vision.model.single_scale import DenseConfig
 
 
 @pytest.fixture

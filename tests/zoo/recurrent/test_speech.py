@@ -15,47 +15,47 @@ from scipy.io import wavfile
 
 from equilibria.run import data
 from equilibria.run.data import DataError
-from equilibria.zoo.io import locate, mel, recordings, wav
+from equilibria.zoo.io import remote, sound
 from equilibria.zoo.recurrent.data import SequenceSet, speech
 from file_server import FileServer, serving
 
 # --- features ------------------------------------------------------------------------------------
 
 
-def tone(hertz: float, seconds: float = 1.0, rate: int = mel.RATE) -> torch.Tensor:
+def tone(hertz: float, seconds: float = 1.0, rate: int = sound.RATE) -> torch.Tensor:
     return 0.5 * torch.sin(torch.arange(int(seconds * rate)) * (2 * math.pi * hertz / rate))
 
 
 def test_a_second_has_99_steps_of_32_features() -> None:
-    assert mel.log_mel(tone(440)).shape == (99, 32)
-    assert mel.log_mel(torch.zeros(3, 2, 16_000)).shape == (3, 2, 99, 32)
-    assert [mel.steps(n) for n in (1, 400, 401, 560, 561)] == [1, 1, 2, 2, 3]
+    assert sound.log_mel(tone(440)).shape == (99, 32)
+    assert sound.log_mel(torch.zeros(3, 2, 16_000)).shape == (3, 2, 99, 32)
+    assert [sound.steps(n) for n in (1, 400, 401, 560, 561)] == [1, 1, 2, 2, 3]
     for samples in (1, 400, 401, 560, 561):
-        assert mel.log_mel(torch.ones(samples)).shape == (mel.steps(samples), 32)
+        assert sound.log_mel(torch.ones(samples)).shape == (sound.steps(samples), 32)
     with pytest.raises(ValueError, match="there is no sample"):
-        mel.log_mel(torch.zeros(0))
+        sound.log_mel(torch.zeros(0))
 
 
 def test_a_step_is_the_spectrum_of_its_own_25_ms() -> None:
     wave = torch.rand(16_000, generator=torch.Generator().manual_seed(0)) - 0.5
-    features = mel.log_mel(wave)
+    features = sound.log_mel(wave)
     for step in (0, 7, 98):
         window = np.zeros(400)
         piece = wave.numpy()[160 * step : 160 * step + 400]
         window[: len(piece)] = piece  # the last one is filled up
         power = abs(np.fft.rfft(window * np.hamming(400), 512)) ** 2
-        expected = np.log(power @ mel.filters().double().numpy())
+        expected = np.log(power @ sound.filters().double().numpy())
         assert abs(features[step].numpy() - expected).max() < 1e-3
 
 
 @pytest.mark.parametrize("hertz", [100, 440, 1000, 3000, 7000])
 def test_a_tone_is_in_the_filter_around_its_frequency(hertz: float) -> None:
     place = 2595 * math.log10(1 + hertz / 700) / (2595 * math.log10(1 + 8000 / 700)) * 33 - 1
-    assert abs(int(mel.log_mel(tone(hertz))[50].argmax()) - place) <= 0.6
+    assert abs(int(sound.log_mel(tone(hertz))[50].argmax()) - place) <= 0.6
 
 
 def test_every_filter_is_a_triangle_over_some_frequencies() -> None:
-    filters = mel.filters()
+    filters = sound.filters()
     assert filters.shape == (257, 32)
     assert ((filters > 0).sum(0) >= 3).all()
     assert filters.min() == 0 and filters.max() <= 1
@@ -66,9 +66,9 @@ def test_every_filter_is_a_triangle_over_some_frequencies() -> None:
 
 def test_loudness_adds_a_constant_and_silence_lies_at_the_floor() -> None:
     wave = torch.randn(16_000, generator=torch.Generator().manual_seed(1)) * 0.1
-    louder = mel.log_mel(2 * wave) - mel.log_mel(wave)
+    louder = sound.log_mel(2 * wave) - sound.log_mel(wave)
     assert torch.allclose(louder, torch.tensor(4.0).log(), atol=1e-4)
-    assert torch.allclose(mel.log_mel(torch.zeros(16_000)), torch.tensor(mel.FLOOR).log())
+    assert torch.allclose(sound.log_mel(torch.zeros(16_000)), torch.tensor(sound.FLOOR).log())
 
 
 # --- a small archive -----------------------------------------------------------------------------
@@ -79,7 +79,7 @@ PITCH = {word: 200.0 + 100 * number for number, word in enumerate(speech.WORDS)}
 
 def as_wav(wave: torch.Tensor) -> bytes:
     content = io.BytesIO()
-    wavfile.write(content, mel.RATE, (wave * 2**15).to(torch.int16).numpy())
+    wavfile.write(content, sound.RATE, (wave * 2**15).to(torch.int16).numpy())
     return content.getvalue()
 
 
@@ -107,7 +107,7 @@ def listed(files: dict[str, bytes]) -> dict[str, bytes]:
 def noises() -> dict[str, bytes]:
     generator = torch.Generator().manual_seed(0)
     waves = {
-        name: 0.1 * torch.randn(12 * mel.RATE, generator=generator) for name in ("tap", "pink")
+        name: 0.1 * torch.randn(12 * sound.RATE, generator=generator) for name in ("tap", "pink")
     }
     return {f"_background_noise_/{name}.wav": as_wav(wave) for name, wave in waves.items()}
 
@@ -173,7 +173,7 @@ def test_google12_and_google30_share_a_download_and_the_features(
     assert len(server.requests) == 1
     assert (twelve.title, thirty.title) == ("Google-12", "Google-30")
     assert twelve.labels == (*speech.COMMANDS, "silence", "unknown")
-    assert (len(thirty.labels), thirty.channels) == (30, recordings.CHANNELS)
+    assert (len(thirty.labels), thirty.channels) == (30, sound.CHANNELS)
     assert thirty.train.inputs.shape == (30 * 9, 99, 32)
     assert counts(thirty) == [[9] * 30, [1] * 30, [2] * 30]
     # A tenth of the commands as silence and as unknown words, rounded up.
@@ -188,11 +188,11 @@ def test_a_class_has_the_sound_of_its_word(server: FileServer) -> None:
     for found, words in ((thirty, speech.WORDS), (twelve, speech.COMMANDS)):
         for number, word in enumerate(words):
             inputs = found.train.inputs[found.train.targets == number]
-            expected = mel.log_mel(tone(PITCH[word]))
+            expected = sound.log_mel(tone(PITCH[word]))
             assert (inputs - expected).abs().max() < 0.1 * expected.abs().max()
     # Unknown words have the sound of none of the commands.
     others = {PITCH[word] for word in speech.WORDS if word not in speech.COMMANDS}
-    known = torch.stack([mel.log_mel(tone(pitch)) for pitch in PITCH.values()])
+    known = torch.stack([sound.log_mel(tone(pitch)) for pitch in PITCH.values()])
     for split in (twelve.train, twelve.test):
         for inputs in split.inputs[split.targets == 11]:
             nearest = (known - inputs).square().sum((1, 2)).argmin()
@@ -224,7 +224,7 @@ def test_silence_is_a_stretch_of_noise_at_many_volumes(server: FileServer) -> No
     energy = train.inputs[train.targets == 10].exp().mean((1, 2))
     assert energy.max() > 4 * energy.min()
     assert len(energy.unique()) == len(energy)
-    full = mel.log_mel(0.1 * torch.randn(16_000)).exp().mean()
+    full = sound.log_mel(0.1 * torch.randn(16_000)).exp().mean()
     assert energy.max() < 1.2 * full
 
 
@@ -306,7 +306,7 @@ def test_an_archive_that_is_cut_off_is_damaged(
 
 @pytest.mark.data
 def test_the_real_archive_has_the_papers_numbers(real: Path) -> None:
-    if not speech.GOOGLE12.remotes[0].find(locate.folders("google12")):
+    if not speech.GOOGLE12.remotes[0].find(remote.data_folders("google12")):
         pytest.skip("EQUILIBRIA_DATA names no folder with Speech Commands")
     twelve = data.load("google12", download=False, kind=SequenceSet)
     assert twelve.valid is not None
@@ -322,7 +322,7 @@ def folder(root: Path, rate: int = 16_000, seconds: tuple[float, ...] = (1.0,) *
     for word, hertz in (("high", 2000), ("low", 300)):
         (root / word).mkdir(parents=True)
         for number, length in enumerate(seconds):
-            wav.write(root / word / f"{number}.wav", tone(hertz, length, rate), rate)
+            sound.write(root / word / f"{number}.wav", tone(hertz, length, rate), rate)
     return root
 
 
@@ -330,7 +330,7 @@ def test_a_folder_of_recordings_has_a_class_for_each_subfolder(tmp_path: Path) -
     found = data.load(str(folder(tmp_path / "words")), kind=SequenceSet)
     assert (found.title, found.labels) == ("words", ("high", "low"))
     assert found.train.inputs.shape == (12, 99, 32) and found.test.inputs.shape == (4, 99, 32)
-    assert found.train.lengths is None and found.channels == recordings.CHANNELS
+    assert found.train.lengths is None and found.channels == sound.CHANNELS
     for split in (found.train, found.test):
         peaks = split.inputs[:, 50].argmax(1)
         assert (peaks[split.targets == 0] > 15).all() and (peaks[split.targets == 1] < 8).all()
@@ -348,8 +348,8 @@ def test_a_table_of_recordings_keeps_speakers_on_one_side(tmp_path: Path) -> Non
 @pytest.mark.parametrize("rate", [8_000, 11_025, 22_050, 44_100, 48_000])
 def test_recordings_of_any_rate_have_the_same_features(tmp_path: Path, rate: int) -> None:
     for hertz in (300, 2000):
-        wav.write(tmp_path / "a.wav", tone(hertz, rate=rate), rate)
-        found, expected = recordings.features(tmp_path / "a.wav"), mel.log_mel(tone(hertz))
+        sound.write(tmp_path / "a.wav", tone(hertz, rate=rate), rate)
+        found, expected = sound.features(tmp_path / "a.wav"), sound.log_mel(tone(hertz))
         assert found.shape == expected.shape == (99, 32)
         inner = slice(3, 95)  # the filter rings at both ends
         difference = (found[inner] - expected[inner]).abs()
@@ -375,7 +375,7 @@ def test_what_is_wrong_with_a_folder_of_recordings_is_named(tmp_path: Path) -> N
     with pytest.raises(DataError, match=r"song\.mp3 is none of \.csv, \.tsv"):
         data.load(str(tmp_path), kind=SequenceSet)
     song.with_suffix(".mp3").unlink()
-    wav.write(song, torch.zeros(100), 7)
+    sound.write(song, torch.zeros(100), 7)
     with pytest.raises(DataError, match=r"song\.wav has 7 samples per second: expected 1,000 to"):
         data.load(str(tmp_path), kind=SequenceSet)
     song.unlink()

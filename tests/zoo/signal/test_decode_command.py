@@ -13,7 +13,7 @@ from small_signals import network, shape_field, signal
 from equilibria.run.cli.main import main
 from equilibria.zoo.io.colours import flow_colours
 from equilibria.zoo.signal.data import Signal, read_film, read_sound
-from equilibria.zoo.signal.data.image import pixels_of, write_image
+from equilibria.zoo.signal.data.files import pixels_of, write_image
 from equilibria.zoo.signal.predict import encode, load
 from equilibria.zoo.signal.predict.file import Network, write
 from equilibria.zoo.signal.predict.output import per_pixel

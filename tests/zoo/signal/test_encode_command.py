@@ -12,7 +12,7 @@ from equilibria.run import recipe as recipes
 from equilibria.run.cli.main import main
 from equilibria.zoo.signal.commands import encode as command
 from equilibria.zoo.signal.data import read_image, solid, write_mesh, write_sound
-from equilibria.zoo.signal.data.image import write_image
+from equilibria.zoo.signal.data.files import write_image
 from equilibria.zoo.signal.predict import encode, load
 
 QUICK = ("--model.width", "16", "--epochs", "1", "--epoch-steps", "4")

@@ -14,7 +14,7 @@ from equilibria.solve import SolveWarning
 from equilibria.zoo.signal.data import Mesh, Shape
 from equilibria.zoo.signal.model import gradient
 from equilibria.zoo.signal.predict import Decoder, InrError, encode, load
-from equilibria.zoo.signal.predict.encoding import POINTS, SEED
+from equilibria.zoo.signal.predict.decoder import POINTS, SEED
 
 NAMES = ("imfn", "isiren", "mfn", "siren-injected", "siren")
 

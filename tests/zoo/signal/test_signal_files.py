@@ -14,7 +14,7 @@ from torch import Tensor
 
 from equilibria.run.data import DataError
 from equilibria.zoo.signal import data as signals
-from equilibria.zoo.signal.data import film as films
+from equilibria.zoo.signal.data import files as films
 from equilibria.zoo.signal.data import read, read_film, read_image, read_sound
 
 

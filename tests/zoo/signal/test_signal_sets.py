@@ -10,7 +10,7 @@ import torch
 from equilibria.run import data
 from equilibria.run.data import DataError
 from equilibria.zoo.signal.data import Signal, SignalSet
-from equilibria.zoo.signal.data.photographs import NAMES, STATED
+from equilibria.zoo.signal.data.sets import NAMES, STATED
 
 
 def test_what_there_is() -> None:

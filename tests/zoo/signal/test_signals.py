@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from equilibria.run.data import DataError
-from equilibria.stability.peak import peak_bytes
-from equilibria.zoo.io.resize import resized
+from equilibria.stability.patient import peak_bytes
+from equilibria.zoo.io.decode import resized
 from equilibria.zoo.signal.data import Field, Points, ShapeField, Signal, field_of, iou, psnr
 
 IMAGE = Field(kind="image", shape=(4, 6), channels=3, low=0.0, high=255.0, bits=8)

@@ -3,40 +3,40 @@
 import pytest
 import torch
 
-from equilibria.zoo.synthetic.data import copy_memory
+from equilibria.zoo.synthetic.data import drawn
 
 
 @pytest.mark.parametrize("delay", [1, 7, 400])
 @pytest.mark.parametrize("delimiters", [1, 11])
 def test_what_a_sample_is(delay: int, delimiters: int) -> None:
-    split = copy_memory.split(delay, 50, seed=0, delimiters=delimiters)
+    split = drawn.split(delay, 50, seed=0, delimiters=delimiters)
     inputs, targets = split[:]
     assert inputs.shape == targets.shape == (50, delay + 20)
     assert inputs.dtype == targets.dtype == torch.int64
     symbols = inputs[:, :10]
     assert ((symbols >= 1) & (symbols <= 8)).all()
     assert (inputs[:, 10 : delay + 9] == 0).all()
-    marks = inputs == copy_memory.DELIMITER
+    marks = inputs == drawn.DELIMITER
     assert marks.sum(1).eq(delimiters).all()
     assert marks[:, delay + 9].all()
     assert (inputs[:, delay + 9 + delimiters :] == 0).all()
     assert (targets[:, : delay + 10] == 0).all()
     assert (targets[:, delay + 10 :] == symbols).all()
-    assert max(inputs.max(), targets.max()) < copy_memory.VOCABULARY
+    assert max(inputs.max(), targets.max()) < drawn.VOCABULARY
 
 
 def test_a_function_of_its_arguments() -> None:
-    one, same, other = (copy_memory.split(30, 20, seed=seed) for seed in (1, 1, 2))
+    one, same, other = (drawn.split(30, 20, seed=seed) for seed in (1, 1, 2))
     assert (one.inputs == same.inputs).all()
     assert (one.targets == same.targets).all()
     assert (one.inputs != other.inputs).any()
     state = torch.random.get_rng_state()
-    copy_memory.split(30, 20, seed=3)
+    drawn.split(30, 20, seed=3)
     assert (torch.random.get_rng_state() == state).all()
 
 
 def test_all_symbols_are_as_likely() -> None:
-    symbols = copy_memory.split(10, 4000, seed=0).inputs[:, :10]
+    symbols = drawn.split(10, 4000, seed=0).inputs[:, :10]
     counts = symbols.flatten().bincount(minlength=9)[1:]
     assert (counts / counts.sum() - 1 / 8).abs().max() < 0.01
 
@@ -53,4 +53,4 @@ def test_all_symbols_are_as_likely() -> None:
 )
 def test_out_of_range(arguments: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        copy_memory.split(**{"delay": 5, "samples": 2, "seed": 0, **arguments})
+        drawn.split(**{"delay": 5, "samples": 2, "seed": 0, **arguments})

@@ -5,7 +5,7 @@ import pytest
 from equilibria.run import recipe as recipes
 from equilibria.run.config import ConfigError
 from equilibria.run.loop import fit
-from equilibria.zoo.vision.model.monotone_solvers import PeacemanRachford
+from equilibria.zoo.vision.model.monotone import PeacemanRachford
 
 
 def test_a_monotone_network_trains_by_its_splitting_method(tree, make, quiet):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from equilibria.zoo.vision.model.batch_norm import BatchNorm2d
+from equilibria.zoo.vision.model.mdeq import BatchNorm2d
 
 
 def batches(count: int) -> list[Tensor]:

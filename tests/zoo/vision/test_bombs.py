@@ -15,8 +15,8 @@ from PIL import Image
 
 from equilibria.run import data
 from equilibria.run.data import DataError
-from equilibria.zoo.io import archive, checksums, decode
-from equilibria.zoo.vision.data import idx
+from equilibria.zoo.io import archive, decode, download
+from equilibria.zoo.vision.data import mnist
 from pictures import folder
 
 # --- what a header promises ----------------------------------------------------------------------
@@ -42,7 +42,7 @@ def test_an_absurd_header_of_an_idx_file_is_named(
 ) -> None:
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     with pytest.raises(DataError, match=message):
-        idx.read(tmp_path / name)
+        mnist.read_idx(tmp_path / name)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_no_more_of_an_idx_file_is_unpacked_than_its_header_says(
 ) -> None:
     (tmp_path / "file.gz").write_bytes(BOMB)
     with pytest.raises(DataError, match="holds more entries, but its header says 6"):
-        idx.read(tmp_path / "file.gz")
+        mnist.read_idx(tmp_path / "file.gz")
     assert unpacked() < 100
 
 
@@ -160,7 +160,7 @@ def test_a_file_that_became_a_pipe_does_not_hang(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "read",
-    [idx.read, checksums.digest, lambda path: dict(archive.members(path, lambda name: True))],
+    [mnist.read_idx, download.digest, lambda path: dict(archive.members(path, lambda name: True))],
     ids=["idx", "checksum", "tar"],
 )
 def test_a_pipe_is_not_opened_as_data(tmp_path: Path, read: Callable[[Path], object]) -> None:

@@ -16,15 +16,17 @@ import torch
 
 from equilibria.run import data
 from equilibria.run.data import DataError
-from equilibria.zoo.io import locate
-from equilibria.zoo.vision.data.images import cifar, jpeg_copy
-from equilibria.zoo.vision.data.images.batches import pickled, records
-from equilibria.zoo.vision.data.images.cifar import (
+from equilibria.zoo.io import remote
+from equilibria.zoo.vision.data import cifar
+from equilibria.zoo.vision.data import cifar as jpeg_copy
+from equilibria.zoo.vision.data.cifar import (
     BINARY10,
     BINARY100,
     CIFAR100,
     PYTHON10,
     PYTHON100,
+    pickled,
+    records,
 )
 from file_server import serving
 from pictures import content, picture
@@ -357,7 +359,7 @@ def test_another_copy_is_refused(
 @pytest.mark.slow
 @pytest.mark.data
 def test_the_real_copy(real: Path) -> None:
-    if not jpeg_copy.REMOTE.find(locate.folders("cifar10")):
+    if not jpeg_copy.REMOTE.find(remote.data_folders("cifar10")):
         pytest.skip("EQUILIBRIA_DATA names no folder with the JPEG copy of CIFAR-10")
     found = data.load("cifar10", download=False)
     assert (len(found.train), len(found.test)) == (50_000, 10_000)

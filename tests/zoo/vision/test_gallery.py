@@ -12,14 +12,14 @@ from PIL import Image
 
 from equilibria.run import gallery, run
 from equilibria.run.cli.main import main
+from equilibria.run.gallery.kind import settled_after, settling
 from equilibria.run.models import Model, Prediction
 from equilibria.run.pictures import coloured, image_png, numbers_png, size_to_look_at
-from equilibria.run.settling import settled_after, settling
 from equilibria.solve import Anderson, Picard, Status
 from equilibria.zoo.vision.data.segmentation import MaskedImages
-from equilibria.zoo.vision.data.segmentation.sets import Kept
-from equilibria.zoo.vision.model.dense import DenseConfig
+from equilibria.zoo.vision.data.segmentation.masks import Kept
 from equilibria.zoo.vision.model.mdeq import MDEQ, MDEQConfig
+from equilibria.zoo.vision.model.single_scale import DenseConfig
 from equilibria.zoo.vision.task.segmentation import SegmentationTask
 
 CONV = {

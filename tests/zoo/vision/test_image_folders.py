@@ -13,7 +13,7 @@ from PIL import Image
 
 from equilibria.run import data
 from equilibria.run.data import DataError
-from equilibria.zoo.io import crops, decode, headers, layout
+from equilibria.zoo.io import decode, headers, image_files, layout
 from equilibria.zoo.vision.data import images
 from pictures import content, folder, picture
 
@@ -355,7 +355,7 @@ def test_long_work_is_done_in_order_and_stops_at_an_error() -> None:
 
 
 def test_boxes_lie_in_the_image_and_have_their_share() -> None:
-    boxes = crops.boxes(crops.draw(4000, torch.Generator().manual_seed(0)), 0.1, 30, 40)
+    boxes = image_files.boxes(image_files.draw(4000, torch.Generator().manual_seed(0)), 0.1, 30, 40)
     top, left, high, wide = boxes.unbind(1)
     assert (
         (boxes >= 0).all() and (top + high <= 30 + 1e-9).all() and (left + wide <= 40 + 1e-9).all()
@@ -369,7 +369,7 @@ def test_boxes_lie_in_the_image_and_have_their_share() -> None:
 def test_random_parts_are_a_function_of_what_was_drawn(pets: Path) -> None:
     train = images.load(pets).train
     places = torch.arange(6)
-    drawn = crops.draw(6, torch.Generator().manual_seed(1))
+    drawn = image_files.draw(6, torch.Generator().manual_seed(1))
     one, same = (train.images(places, drawn, 0.2) for _ in range(2))
     assert torch.equal(one, same) and one.shape == (6, 3, 12, 12)
     assert not torch.equal(one, train.images(places))

@@ -18,14 +18,13 @@ from equilibria.run.tasks import Part
 from equilibria.run.tasks.normalisation import Statistics
 from equilibria.zoo.io import headers
 from equilibria.zoo.io import image_files as files
-from equilibria.zoo.io.resize import resized, weights
+from equilibria.zoo.io.decode import resized, weights
 from equilibria.zoo.io.selection import parts, shares
-from equilibria.zoo.vision.model.dense import DenseConfig
 from equilibria.zoo.vision.model.mdeq import MDEQConfig
+from equilibria.zoo.vision.model.single_scale import DenseConfig
 from equilibria.zoo.vision.predict.seeing import sight
-from equilibria.zoo.vision.task.augmentation import cropped, flipped
+from equilibria.zoo.vision.task.batches import Photographs, cropped, flipped
 from equilibria.zoo.vision.task.classification import ImageClassification
-from equilibria.zoo.vision.task.photographs import Photographs
 from equilibria.zoo.vision.task.seen import Seen
 
 LABELS = ("a", "b", "c")
@@ -168,10 +167,10 @@ def test_a_part_of_everything_is_the_image() -> None:
 
 
 def test_parts_show_what_is_in_their_box(monkeypatch: pytest.MonkeyPatch) -> None:
-    from equilibria.zoo.io import crops
+    from equilibria.zoo.io import image_files
 
     images = torch.arange(64.0).reshape(1, 1, 8, 8)
-    monkeypatch.setattr(crops, "boxes", lambda *_: torch.tensor([[2.0, 4.0, 4.0, 4.0]]))
+    monkeypatch.setattr(image_files, "boxes", lambda *_: torch.tensor([[2.0, 4.0, 4.0, 4.0]]))
     found = cropped(images, 0.5)
     # Rows 2 to 5, columns 4 to 7, each pixel shown twice along each side and smoothed between.
     assert found[0, 0, :, 0].diff().min() > 0
@@ -233,7 +232,7 @@ def test_a_folder_in_memory(folder: Path) -> None:
 def test_in_memory_and_from_disk_are_the_same(folder: Path, monkeypatch) -> None:
     config = ImageClassification(data=str(folder), size=16)
     kept = config.load()
-    monkeypatch.setattr("equilibria.zoo.vision.task.sources.MEMORY", 0)
+    monkeypatch.setattr("equilibria.zoo.vision.task.classification.MEMORY", 0)
     read = config.load()
     assert isinstance(read.samples["train"], files.ImageFiles)
     assert isinstance(kept.samples["train"], data.Split)
@@ -275,7 +274,7 @@ def test_of_many_images_a_damaged_one_is_found_when_it_is_shown(folder: Path, mo
         for bad in (folder / name).iterdir():
             bad.write_bytes(bad.read_bytes()[:-500])
     task = ImageClassification(data=str(folder), size=16, crop=0.5, valid=None)
-    monkeypatch.setattr("equilibria.zoo.vision.task.sources.MEMORY", 0)
+    monkeypatch.setattr("equilibria.zoo.vision.task.classification.MEMORY", 0)
     with pytest.raises(DataError, match=r"(cat|dog)/\d\d\.png is damaged"):
         task.load().feed(8, 0).batch(0)
 
@@ -402,9 +401,9 @@ def test_data_that_cannot_be(
 
 
 def test_long_work_shows_its_progress(monkeypatch, capsys) -> None:
-    from equilibria.run.data import progress
+    from equilibria.run.data import storage
 
-    monkeypatch.setattr(progress, "_FILE", -1.0)
+    monkeypatch.setattr(storage, "_FILE", -1.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
-    assert list(progress.tracked("abc", 3, "Reading")) == list("abc")
+    assert list(storage.track("abc", 3, "Reading")) == list("abc")
     assert capsys.readouterr().err.splitlines()[-1] == "Reading: 2 of 3"

@@ -9,7 +9,7 @@ from equilibria.run import recipe as recipes
 from equilibria.run.cli.main import main
 from equilibria.run.data import Split
 from equilibria.run.loop import train
-from equilibria.zoo.vision.task import linear
+from equilibria.zoo.vision.task import baselines
 
 TINY = (
     *("--task.data", "digits", "--task.samples", "40", "--task.size", "8", "--epochs", "2"),
@@ -54,7 +54,7 @@ def images(count, classes=3):
 
 
 def test_logistic_regression_tells_what_is_linear():
-    found = linear.regression(images(120), 3).figures(images(60))
+    found = baselines.regression(images(120), 3).figures(images(60))
     assert found["accuracy"] > 0.95
 
 
@@ -68,10 +68,10 @@ def correlated(count):
 
 
 def test_the_penalty_is_as_weak_as_the_images_want(monkeypatch):
-    found = linear.regression(correlated(400), 2)
+    found = baselines.regression(correlated(400), 2)
     assert found.strength == 1.0 and found.figures(correlated(400))["accuracy"] > 0.9
-    monkeypatch.setattr(linear, "STRENGTHS", (1e-5, 1e-4, 1e-3, 1e-2))
-    assert linear.regression(correlated(400), 2).figures(correlated(400))["accuracy"] < 0.7
+    monkeypatch.setattr(baselines, "STRENGTHS", (1e-5, 1e-4, 1e-3, 1e-2))
+    assert baselines.regression(correlated(400), 2).figures(correlated(400))["accuracy"] < 0.7
 
 
 def test_weaker_penalties_are_not_tried_after_two_that_are_worse(monkeypatch):
@@ -83,21 +83,21 @@ def test_weaker_penalties_are_not_tried_after_two_that_are_worse(monkeypatch):
 
         def score(self, rows, targets):
             tried.append(self.strength)
-            return scores[linear.STRENGTHS.index(self.strength)]
+            return scores[baselines.STRENGTHS.index(self.strength)]
 
-    monkeypatch.setattr(linear, "_fitted", lambda rows, targets, strength: Fitted(strength))
-    assert linear.regression(correlated(40), 2).strength == linear.STRENGTHS[1]
-    assert tried == list(linear.STRENGTHS[:5])
+    monkeypatch.setattr(baselines, "_fitted", lambda rows, targets, strength: Fitted(strength))
+    assert baselines.regression(correlated(40), 2).strength == baselines.STRENGTHS[1]
+    assert tried == list(baselines.STRENGTHS[:5])
 
 
 def test_a_class_that_was_never_seen_is_never_told():
     few = images(40)
     seen = few.targets < 2
-    found = linear.regression(Split(few.inputs[seen], few.targets[seen]), 3).figures(few)
+    found = baselines.regression(Split(few.inputs[seen], few.targets[seen]), 3).figures(few)
     assert found["accuracy"] <= float(seen.double().mean())
 
 
 def test_large_images_are_brought_down_first():
     large = Split(torch.rand(12, 3, 80, 80), torch.arange(12) % 2)
-    model = linear.regression(large, 2)
-    assert model.model.n_features_in_ == 3 * linear.LARGEST**2
+    model = baselines.regression(large, 2)
+    assert model.model.n_features_in_ == 3 * baselines.LARGEST**2

@@ -9,11 +9,14 @@ import equilibria as eq
 from equilibria.nn import VariationalDropout
 from equilibria.run.models import create
 from equilibria.solve import Solver
-from equilibria.zoo.vision.model.block import ResidualBlock
-from equilibria.zoo.vision.model.cell import MultiscaleCell
-from equilibria.zoo.vision.model.fusion import Fusion
-from equilibria.zoo.vision.model.head import AuxiliaryHeads
-from equilibria.zoo.vision.model.mdeq import MDEQ, MDEQConfig
+from equilibria.zoo.vision.model.mdeq import (
+    MDEQ,
+    AuxiliaryHeads,
+    Fusion,
+    MDEQConfig,
+    MultiscaleCell,
+    ResidualBlock,
+)
 
 SMALL = {
     "shape": (3, 8, 8),

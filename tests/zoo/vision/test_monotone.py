@@ -20,8 +20,12 @@ from equilibria.solve import (
     Unrolled,
     fixed_point,
 )
-from equilibria.zoo.vision.model.monotone_map import MonotoneMap, Resolvent
-from equilibria.zoo.vision.model.monotone_solvers import ForwardBackward, PeacemanRachford
+from equilibria.zoo.vision.model.monotone import (
+    ForwardBackward,
+    MonotoneMap,
+    PeacemanRachford,
+    Resolvent,
+)
 
 CONFIGS = {
     "dense": ("monotone-dense", {"shape": (1, 2, 3), "width": 7}),

@@ -10,9 +10,9 @@ from hypothesis import given
 from mutations import FUZZ, bounded, mutated, put
 
 from equilibria.run.data import DataError
-from equilibria.run.data.errors import reading
+from equilibria.run.data.storage import reading
 from equilibria.zoo.io import archive
-from equilibria.zoo.vision.data.shards.archive import parsed
+from equilibria.zoo.vision.data.shards.index import parsed
 from packed import tar
 
 

@@ -9,7 +9,6 @@ from equilibria.run.config import ConfigError
 from equilibria.run.data import Split
 from equilibria.run.loop import train
 from equilibria.run.run import Folder
-from equilibria.zoo.vision.task.mirroring import examined
 from equilibria.zoo.vision.task.own_images import (
     LEAST,
     MOST,
@@ -17,6 +16,7 @@ from equilibria.zoo.vision.task.own_images import (
     PASSES,
     Looked,
     OwnImages,
+    examined,
     pace,
     side,
 )

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from equilibria.zoo.vision.data.segmentation import VOID
 from equilibria.zoo.vision.task import pixels
-from equilibria.zoo.vision.task.scenes import DRAWS, View, seen
+from equilibria.zoo.vision.task.batches import DRAWS, View, seen
 
 
 def drawn(generator=None):

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from equilibria.run.cli.main import main
-from equilibria.run.data.errors import DataError
+from equilibria.run.data.storage import DataError
 from equilibria.solve import Picard, fixed_point
 from equilibria.zoo.io import layout
 from equilibria.zoo.vision.predict import engine

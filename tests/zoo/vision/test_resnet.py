@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from equilibria.run import models
-from equilibria.zoo.vision.model.resnet import BasicBlock
+from equilibria.zoo.vision.model.explicit import BasicBlock
 
 SIZES = [
     # config, parameters: He et al. 2016 as torchvision builds it; then as documented.

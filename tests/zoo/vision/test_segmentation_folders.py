@@ -13,7 +13,7 @@ from equilibria.run.data import DataError, load
 from equilibria.zoo.io import decode
 from equilibria.zoo.vision.data.segmentation import VOID, SegmentationSet
 from equilibria.zoo.vision.data.segmentation.folder import Classes
-from equilibria.zoo.vision.data.segmentation.sets import mask_pixels, nearest, palette
+from equilibria.zoo.vision.data.segmentation.masks import mask_pixels, nearest, palette
 
 
 @pytest.fixture(autouse=True)

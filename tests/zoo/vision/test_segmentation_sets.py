@@ -13,15 +13,8 @@ from PIL import Image
 
 from equilibria.run.data import DataError, load
 from equilibria.zoo.io import archive
-from equilibria.zoo.vision.data.segmentation import (
-    VOID,
-    SegmentationSet,
-    camvid,
-    camvid32,
-    cityscapes,
-    voc,
-)
-from equilibria.zoo.vision.data.segmentation.sets import palette
+from equilibria.zoo.vision.data.segmentation import VOID, SegmentationSet, camvid, cityscapes, voc
+from equilibria.zoo.vision.data.segmentation.masks import palette
 from file_server import serving
 
 
@@ -186,14 +179,14 @@ COLOURS = "64 128 64\tAnimal\n192 0 128\tArchway\n0 0 0\t\tVoid\n128 128 128\tSk
 
 
 def write_camvid32(root):
-    (root / camvid32.IMAGES).mkdir(parents=True)
-    (root / camvid32.MASKS).mkdir()
-    (root / camvid32.COLOURS).write_text(COLOURS)
+    (root / camvid.IMAGES).mkdir(parents=True)
+    (root / camvid.MASKS).mkdir()
+    (root / camvid.COLOURS).write_text(COLOURS)
     for name in ("0001TP_1", "0001TP_2", "0006R0_1", "Seq05VD_1"):
-        noise((6, 8)).save(root / camvid32.IMAGES / f"{name}.png")
+        noise((6, 8)).save(root / camvid.IMAGES / f"{name}.png")
         mask = np.full((6, 8, 3), 128, np.uint8)
         mask[0], mask[1] = (0, 0, 0), (192, 0, 128)
-        Image.fromarray(mask).save(root / camvid32.MASKS / f"{name}_L.png")
+        Image.fromarray(mask).save(root / camvid.MASKS / f"{name}_L.png")
     return root
 
 
@@ -213,10 +206,10 @@ def test_camvid_with_32_classes(tmp_path):
 
 def test_a_colour_that_is_not_listed(tmp_path):
     root = write_camvid32(tmp_path / "camvid32")
-    Image.new("RGB", (8, 6), (1, 2, 3)).save(root / camvid32.MASKS / "0001TP_1_L.png")
+    Image.new("RGB", (8, 6), (1, 2, 3)).save(root / camvid.MASKS / "0001TP_1_L.png")
     with pytest.raises(DataError, match=r"0001TP_1_L\.png has the colour \(1, 2, 3\)"):
         read("camvid32", tmp_path)
-    (root / camvid32.COLOURS).write_text(COLOURS + "64 128 64 Dog\n")
+    (root / camvid.COLOURS).write_text(COLOURS + "64 128 64 Dog\n")
     with pytest.raises(DataError, match="lists a class or a colour twice"):
         read("camvid32", tmp_path)
 

@@ -11,9 +11,8 @@ from PIL import Image
 from equilibria.run import recipe as recipes
 from equilibria.run.cli.main import main
 from equilibria.zoo.vision.data.segmentation import VOID
-from equilibria.zoo.vision.model.resnet import ResNetConfig
+from equilibria.zoo.vision.model.explicit import ResNetConfig, UNetConfig
 from equilibria.zoo.vision.model.segmentation import MDEQSegmentationConfig
-from equilibria.zoo.vision.model.unet import UNetConfig
 from equilibria.zoo.vision.task.segmentation import ImageSegmentation, usual_size
 
 TREE = {

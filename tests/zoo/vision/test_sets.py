@@ -13,8 +13,8 @@ import torch
 
 from equilibria.run import data
 from equilibria.run.data import DataError, Dataset
-from equilibria.zoo.io import locate
-from equilibria.zoo.vision.data import idx, mnist
+from equilibria.zoo.io.remote import data_folders
+from equilibria.zoo.vision.data import mnist
 from equilibria.zoo.vision.data.mnist import MNIST
 from file_server import FileServer, serving
 
@@ -50,7 +50,7 @@ ARRAY = np.random.default_rng(0).integers(0, 256, (3, 4, 5), dtype=np.uint8)
 def test_idx_round_trip(tmp_path: Path, name: str) -> None:
     content = as_idx(ARRAY)
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-    read = idx.read(tmp_path / name)
+    read = mnist.read_idx(tmp_path / name)
     assert read.dtype == np.uint8
     assert (read == ARRAY).all()
 
@@ -68,7 +68,7 @@ def test_idx_round_trip(tmp_path: Path, name: str) -> None:
 def test_what_is_no_idx_file(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(DataError, match=message):
-        idx.read(tmp_path / "file")
+        mnist.read_idx(tmp_path / "file")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_is_no_idx_file(tmp_path: Path, content: bytes, message: str) -> No
 def test_a_damaged_gzip(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file.gz").write_bytes(content)
     with pytest.raises(DataError, match=r"file\.gz is damaged"):
-        idx.read(tmp_path / "file.gz")
+        mnist.read_idx(tmp_path / "file.gz")
 
 
 # --- mnist ---------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_mnist_is_found_under_the_environment(
 def test_the_folder_given_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EQUILIBRIA_DATA", str(tmp_path / "b"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "c"))
-    assert locate.folders("x", tmp_path / "a") == [
+    assert data_folders("x", tmp_path / "a") == [
         tmp_path / "a" / "x",
         tmp_path / "a",
         tmp_path / "b" / "x",
@@ -195,7 +195,7 @@ def test_the_checksum_tells_data_apart(small: FileServer, tmp_path: Path) -> Non
 
 @pytest.mark.data
 def test_the_real_mnist() -> None:
-    if len(MNIST.remotes[0].find(locate.folders("mnist"))) < 4:
+    if len(MNIST.remotes[0].find(data_folders("mnist"))) < 4:
         pytest.skip("EQUILIBRIA_DATA names no folder with MNIST")
     real = data.load("mnist", download=False)
     assert (len(real.train), len(real.test)) == (60_000, 10_000)

@@ -5,8 +5,8 @@ import types
 
 import pytest
 
-from equilibria.run.data.errors import DataError
-from equilibria.zoo.vision.data.shards import address
+from equilibria.run.data.storage import DataError
+from equilibria.zoo.vision.data.shards import index
 from file_server import serving
 
 BODY = bytes(range(256)) * 1_000
@@ -14,7 +14,7 @@ BODY = bytes(range(256)) * 1_000
 
 @pytest.fixture
 def server(monkeypatch):
-    monkeypatch.setattr(address, "WAIT", 0.0)
+    monkeypatch.setattr(index, "WAIT", 0.0)
     with serving() as server:
         server.files["a.tar"] = BODY
         yield server
@@ -23,41 +23,41 @@ def server(monkeypatch):
 def test_a_path_is_read(tmp_path):
     path = tmp_path / "a.tar"
     path.write_bytes(BODY)
-    assert address.content(str(path)) == address.content(path.as_uri()) == BODY
+    assert index.read_address(str(path)) == index.read_address(path.as_uri()) == BODY
     with pytest.raises(DataError, match=r"b\.tar cannot be read: No such file"):
-        address.content(str(tmp_path / "b.tar"))
+        index.read_address(str(tmp_path / "b.tar"))
 
 
 def test_a_broken_transfer_goes_on_where_it_stopped(server):
     server.break_next, server.broken_at = 2, 1_000
-    assert address.content(server.url("a.tar")) == BODY
+    assert index.read_address(server.url("a.tar")) == BODY
     assert [span for _, span in server.requests] == [None, "bytes=1000-", "bytes=2000-"]
 
 
 def test_a_server_that_cannot_go_on_is_asked_for_all_of_it(server):
     server.ranges, server.break_next, server.broken_at = False, 1, 1_000
-    assert address.content(server.url("a.tar")) == BODY
+    assert index.read_address(server.url("a.tar")) == BODY
 
 
 def test_a_busy_server_is_asked_again_and_given_up_in_the_end(server):
     server.failures = 2
-    assert address.content(server.url("a.tar")) == BODY
+    assert index.read_address(server.url("a.tar")) == BODY
     server.requests.clear()
     server.failures = 100
     with pytest.raises(DataError, match=r"a\.tar could not be read in 4 attempts: HTTP 503"):
-        address.content(server.url("a.tar"))
-    assert len(server.requests) == address.ATTEMPTS
+        index.read_address(server.url("a.tar"))
+    assert len(server.requests) == index.ATTEMPTS
 
 
 def test_a_transfer_that_always_breaks_is_given_up(server):
     server.break_next, server.broken_at = 100, 10
     with pytest.raises(DataError, match=r"4 attempts: 40 of 256,000 bytes arrived"):
-        address.content(server.url("a.tar"))
+        index.read_address(server.url("a.tar"))
 
 
 def test_a_page_that_is_not_there_is_asked_for_once(server):
     with pytest.raises(DataError, match=r"none\.tar cannot be read: HTTP 404"):
-        address.content(server.url("none.tar"))
+        index.read_address(server.url("none.tar"))
     assert len(server.requests) == 1
 
 
@@ -65,7 +65,7 @@ def test_nobody_answers(server):
     url = server.url("a.tar")
     server.server_close()
     with pytest.raises(DataError, match="could not be read in 4 attempts: the connection broke"):
-        address.content(url)
+        index.read_address(url)
 
 
 class Stream:
@@ -98,19 +98,19 @@ def test_other_schemes_are_left_to_webdataset(monkeypatch):
     module.gopen = gopen
     monkeypatch.setitem(sys.modules, "webdataset", types.ModuleType("webdataset"))
     monkeypatch.setitem(sys.modules, "webdataset.gopen", module)
-    assert address.content("s3://bucket/a.tar") == BODY
+    assert index.read_address("s3://bucket/a.tar") == BODY
     with pytest.raises(DataError, match=r"pipe:false cannot be read: exit 1"):
-        address.content("pipe:false")
+        index.read_address("pipe:false")
     with pytest.raises(DataError, match=r"gx://a cannot be opened: no gopen handler"):
-        address.content("gx://a")
+        index.read_address("gx://a")
 
 
 def test_webdataset_runs_a_command(tmp_path):
     pytest.importorskip("webdataset", reason="webdataset is not installed (extra stream)")
     (tmp_path / "a.tar").write_bytes(BODY)
-    assert address.content(f"pipe:cat {tmp_path / 'a.tar'}") == BODY
+    assert index.read_address(f"pipe:cat {tmp_path / 'a.tar'}") == BODY
     with pytest.raises(DataError, match="cannot be read"):
-        address.content(f"pipe:cat {tmp_path / 'b.tar'}")
+        index.read_address(f"pipe:cat {tmp_path / 'b.tar'}")
 
 
 @pytest.mark.parametrize(
@@ -118,4 +118,4 @@ def test_webdataset_runs_a_command(tmp_path):
     [("a/b.tar", True), ("C:\\a.tar", True), ("https://a/b.tar", False), ("pipe:cat a", False)],
 )
 def test_paths_and_addresses_are_told_apart(url, path):
-    assert address.is_path(url) == path
+    assert index.is_path(url) == path

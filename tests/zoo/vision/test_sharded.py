@@ -11,11 +11,11 @@ import numpy
 import pytest
 import torch
 
-from equilibria.run.data.errors import DataError
+from equilibria.run.data.storage import DataError
 from equilibria.run.tasks import Part
 from equilibria.zoo.vision.data import shards as files
 from equilibria.zoo.vision.data.shards import Shard, count, read_index, write_index
-from equilibria.zoo.vision.task.sharded import Sharded
+from equilibria.zoo.vision.task.streaming import Sharded
 
 SIZES = (5, 9, 1, 7, 12, 3)
 SHARDS = [Shard(f"shard-{n}", size) for n, size in enumerate(SIZES)]

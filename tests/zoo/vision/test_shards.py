@@ -8,11 +8,11 @@ import torch
 pytest.importorskip("PIL")
 from tar_shards import folder, labelled, picture, write
 
-from equilibria.run.data.errors import DataError
+from equilibria.run.data.storage import DataError
 from equilibria.zoo.vision.data.shards import read_index
 from equilibria.zoo.vision.data.shards import samples as samples_of
 from equilibria.zoo.vision.data.shards.dataset import is_sharded, load
-from equilibria.zoo.vision.data.shards.sample import class_of, image_of
+from equilibria.zoo.vision.data.shards.images import class_of, image_of
 from equilibria.zoo.vision.data.shards.survey import survey
 from file_server import serving
 

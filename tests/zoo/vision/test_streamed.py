@@ -16,18 +16,18 @@ from tar_shards import folder, labelled, picture, write
 
 from equilibria.run import recipe as recipes
 from equilibria.run.cli.main import main
-from equilibria.run.data.errors import DataError
+from equilibria.run.data.storage import DataError
 from equilibria.run.evaluation import accelerator
 from equilibria.run.folder import Folder
 from equilibria.run.tasks import Part
 from equilibria.run.trainer import Trainer
 from equilibria.zoo.vision.data.shards import read_index, write_index
 from equilibria.zoo.vision.data.shards.dataset import load
-from equilibria.zoo.vision.model.dense import DenseConfig
+from equilibria.zoo.vision.model.single_scale import DenseConfig
 from equilibria.zoo.vision.task.classification import ImageClassification
-from equilibria.zoo.vision.task.lanes import usual
 from equilibria.zoo.vision.task.own_images import OwnImages
 from equilibria.zoo.vision.task.seen import Seen
+from equilibria.zoo.vision.task.streaming import usual
 
 RECIPE = {
     "task": {"name": "image_classification", "size": 8, "crop": 0.3, "normalise": True},

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from equilibria.run.data import Split
-from equilibria.zoo.vision.model.dense import DenseConfig
+from equilibria.zoo.vision.model.single_scale import DenseConfig
 from equilibria.zoo.vision.task.classification import ImageClassification, shifted
 
 

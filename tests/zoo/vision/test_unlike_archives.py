@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from equilibria.run.data import DataError
-from equilibria.run.data.errors import reading
+from equilibria.run.data.storage import reading
 from equilibria.zoo.io import archive
-from equilibria.zoo.vision.data.shards.archive import parsed
+from equilibria.zoo.vision.data.shards.index import parsed
 from packed import MEMBERS, tar
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {

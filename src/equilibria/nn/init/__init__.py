@@ -6,15 +6,21 @@ the same matrix is applied again and again.
 papers: Agarwala and Schoenholz 2022.
 """
 
-from equilibria.nn.init.elementwise import Elementwise
-from equilibria.nn.init.ensembles import gaussian_, orthogonal_
-from equilibria.nn.init.fill import ENSEMBLES, Maps, check_ensemble, fill
-from equilibria.nn.init.fill import Ensemble as Ensemble
+from equilibria.nn.init.ensembles import (
+    ENSEMBLES,
+    Elementwise,
+    Maps,
+    antisymmetric_,
+    check_ensemble,
+    fill,
+    gaussian_,
+    goe_,
+    normal_,
+    orthogonal_,
+)
+from equilibria.nn.init.ensembles import Ensemble as Ensemble
 from equilibria.nn.init.initialize import Begun, initialize
-from equilibria.nn.init.normal import normal_
-from equilibria.nn.init.recurrent import recurrent_weights
-from equilibria.nn.init.symmetric import antisymmetric_, goe_
-from equilibria.nn.init.weight import RecurrentWeight, set_weights
+from equilibria.nn.init.weight import RecurrentWeight, recurrent_weights, set_weights
 
 __all__ = [
     "ENSEMBLES",

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from equilibria.nn.init.fill import Ensemble, fill
-from equilibria.nn.init.recurrent import recurrent_weights
-from equilibria.nn.init.weight import set_weights
+from equilibria.nn.init.ensembles import Ensemble, fill
+from equilibria.nn.init.weight import recurrent_weights, set_weights
 
 __all__ = ["Begun", "initialize"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from equilibria.run.bench import clock
+from equilibria.run.bench import count
 from equilibria.run.bench.cells import Case, compare
 from equilibria.run.bench.methods import Method
 from equilibria.run.bench.solvers import SLACK, Row, headed, relative_residual, told
@@ -61,15 +61,15 @@ def measure(
             if "failure" not in rows[method.name]:
                 own = times[method.name] = []
                 step = steps[method.name] = functools.partial(_step, method, case, rtol, own)
-                took[method.name] = clock.seconds(step, device)
+                took[method.name] = count.seconds(step, device)
                 if memory:
                     rows[method.name]["bytes"] = peak_bytes(step, device)
                 own.clear()
         if rounds and took:
             slow = {name: 1 for name, time in took.items() if time > SLOW * min(took.values())}
             round_trip = sum(time for name, time in took.items() if name not in slow)
-            rounds = clock.fitting(rounds, SECONDS, round_trip, FEWEST)
-            whole = clock.interleaved(steps, device, rounds=rounds, few=slow)
+            rounds = count.fitting(rounds, SECONDS, round_trip, FEWEST)
+            whole = count.interleaved(steps, device, rounds=rounds, few=slow)
             for name, seconds in whole.items():
                 sides = zip(
                     ("forward_ms", "backward_ms"), zip(*times[name], strict=True), strict=True
@@ -114,5 +114,5 @@ def _step(method: Method, case: Case, rtol: float, times: list[tuple[float, floa
         losses.append((value * case.target).sum())
 
     calls = forward, lambda: losses[0].backward()
-    took, took_back = (clock.seconds(call, case.x.device) for call in calls)
+    took, took_back = (count.seconds(call, case.x.device) for call in calls)
     times.append((took, took_back))

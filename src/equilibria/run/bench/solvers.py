@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equilibria.run.bench import clock
+from equilibria.run.bench import count as clock
 from equilibria.run.bench.contestants import Answer, Contestant
 from equilibria.run.bench.count import Calls, Counts, Spent, count
 from equilibria.run.bench.problems import Problem

@@ -29,8 +29,8 @@ from equilibria.run import neural, run
 from equilibria.run.cli.output import Output
 from equilibria.run.cli.parser import Parser, UserError, check_seed
 from equilibria.run.cli.status import DONE
-from equilibria.run.device import device
 from equilibria.run.models import EquilibriumModel
+from equilibria.run.processes import device
 from equilibria.solve import Solver
 from equilibria.words import percent
 

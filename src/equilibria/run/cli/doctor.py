@@ -22,16 +22,15 @@ from equilibria.metric import Metric
 from equilibria.nn.using import layers
 from equilibria.run import examination as visit
 from equilibria.run import run
-from equilibria.run.cli.option_words import as_options
+from equilibria.run.cli.options import add_solver, as_options, solve_by
 from equilibria.run.cli.output import Output, figures_table
 from equilibria.run.cli.parser import Parser, UserError, check_seed
-from equilibria.run.cli.solving import add_solver, solve_by
 from equilibria.run.cli.status import DONE, UNHEALTHY
-from equilibria.run.device import device
+from equilibria.run.processes import device
 from equilibria.run.weights import checksum
 from equilibria.stability import Examination
-from equilibria.stability.advice import converged
 from equilibria.stability.comparison import recipe_of
+from equilibria.stability.examination import converged
 from equilibria.stability.examine import STAGES, Progress
 from equilibria.words import plural
 

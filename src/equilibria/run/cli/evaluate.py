@@ -26,11 +26,10 @@ from rich.console import Console
 
 from equilibria import files
 from equilibria.metric import LOSS
-from equilibria.run import baseline, evaluation, run
-from equilibria.run.cli.options import ConfigOptions, ViewOptions, options_of
+from equilibria.run import evaluation, run
+from equilibria.run.cli.options import ConfigOptions, ViewOptions, add_solver, options_of, solve_by
 from equilibria.run.cli.output import Output, figures_table, fitted
 from equilibria.run.cli.parser import Parser, UserError
-from equilibria.run.cli.solving import add_solver, solve_by
 from equilibria.run.cli.status import DONE, UNHEALTHY
 from equilibria.run.folder import place_of
 from equilibria.run.models import EquilibriumModel
@@ -121,7 +120,7 @@ def main(argv: Sequence[str]) -> int:
     if task.baseline and not arguments.no_baselines:
         with console.status(f"Fitting a {task.baseline} ..."):
             try:
-                result["baseline"] = baseline.reference(task, folder, arguments.split)
+                result["baseline"] = evaluation.reference(task, folder, arguments.split)
             except ValueError as error:
                 console.print(f"No {task.baseline}: {error}", style="yellow", markup=False)
     if loaded.metrics and "step" in loaded.metrics[-1]:

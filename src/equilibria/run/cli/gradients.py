@@ -19,11 +19,11 @@ from rich.table import Table
 from equilibria import files
 from equilibria.run import examination as visit
 from equilibria.run import run
-from equilibria.run.cli.option_words import options_of
+from equilibria.run.cli.options import list_options
 from equilibria.run.cli.output import Output
 from equilibria.run.cli.parser import Parser, UserError
 from equilibria.run.cli.status import DONE
-from equilibria.run.device import device
+from equilibria.run.processes import device
 from equilibria.run.report.gradients import panels
 from equilibria.run.report.svg import picture
 from equilibria.run.weights import checksum
@@ -114,5 +114,5 @@ def show(found: Comparison, console: Console) -> None:
     )
     console.print(f"{found.sentence}.", markup=False, soft_wrap=True)
     if (line := found.recipe_line) is not None:
-        said = f"In the recipe: {line}\nAs options: {options_of(line)}"
+        said = f"In the recipe: {line}\nAs options: {list_options(line)}"
         console.print(said, markup=False, highlight=False, soft_wrap=True)

@@ -127,9 +127,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             if any(word.startswith("--import") for word in words):
-                from equilibria.run.cli import own
+                from equilibria.run.cli import options
 
-                command, *rest = own.imported([command, *rest]) or ["--help"]
+                command, *rest = options.add_imports([command, *rest]) or ["--help"]
             with _signals():
                 return _run(command, rest)
         finally:
@@ -188,10 +188,10 @@ def _run(command: str, words: list[str]) -> int:
 def _signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise `Ended` in a block, where they would end the process unsaid."""
 
-    own = os.getpid()
+    options = os.getpid()
 
     def end(number: int, _: object) -> None:
-        if os.getpid() != own:  # a process that was forked ends as it would have
+        if os.getpid() != options:  # a process that was forked ends as it would have
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         raise Ended(number)
@@ -240,7 +240,7 @@ def _flush() -> None:
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
     """Show a warning as one line, without its location in the source."""
-    from equilibria.run.cli.option_words import as_options
+    from equilibria.run.cli.options import as_options
 
     print(printable(f"warning: {as_options(str(message))}"), file=sys.stderr)
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from rich.console import Console
 
 from equilibria import files
-from equilibria.run import device as devices
 from equilibria.run import evaluation, memory, run
+from equilibria.run import processes as devices
 from equilibria.run.cli.output import Output
 from equilibria.run.cli.parser import Parser
 from equilibria.run.config import as_chosen
-from equilibria.run.data import stored
+from equilibria.run.data import storage
 from equilibria.words import plural
 
 
@@ -84,7 +84,7 @@ def measure(
 def _points(path: Path) -> list[memory.MemoryPoint]:
     """The points in memory.json; empty if there is none, or one of another version."""
     try:
-        points = stored.read(path, list[memory.MemoryPoint])
+        points = storage.read(path, list[memory.MemoryPoint])
         return [memory.MemoryPoint(**point) for point in points]
     except (OSError, ValueError, TypeError):
         return []

@@ -3,15 +3,121 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from equilibria.run import registry
-from equilibria.run.cli.parser import Parser
-from equilibria.run.models import Model
+from equilibria.run import neural, plugins, registry, run
+from equilibria.run.cli.parser import Parser, UserError
+from equilibria.run.config import as_chosen
+from equilibria.run.models import EquilibriumModel, Model
+from equilibria.run.plugins import SOLVERS, changed
 from equilibria.run.recipe import Recipe
+from equilibria.solve import Solver
 
-__all__ = ["ConfigOptions", "ViewOptions", "options_of"]
+__all__ = ["ConfigOptions", "ViewOptions", "as_options", "list_options", "options_of"]
+
+
+# --- option words ---------------------------------------------------------------------------------
+
+# Keys of a recipe as the options that set them, in what a command prints.
+
+
+_ROOTS = "task|model|solver|eval_solver|adjoint|regulariser|correction|initialisation|optimiser"
+_KEY = rf"(?<![\w./\\'\"-])(?:{_ROOTS}|schedule|neural|checkpoint)(?:\.[a-z_]+)+(?![\w(/])"
+_VALUE = r"(?!(?:that|what|a|another|as)\b)([\w.+-]*\w)"
+_SET = re.compile(rf"\b([Ss]et|and|or) (?P<key>{_KEY}) to {_VALUE}")
+_NAMED = re.compile(rf"()(?P<key>{_KEY}): (\d[\w.+-]*|true\b|false\b|null\b|auto\b|[A-Z]\w+)")
+_ALONE = re.compile(rf"()(?P<key>{_KEY})(?!:)")
+
+
+def as_options(text: str) -> str:
+    """Return advice in which keys of a recipe, as `task.size`, are options, as `--task.size`.
+
+    "set task.normalise to false" becomes "give --task.normalise false". A key in quotes, or that
+    begins what is said of it ("solver.rtol: expected a number"), stays: it may be of a file.
+    """
+    if "equilibria.run.recipe" not in sys.modules:
+        return text  # what is said then is not of a recipe
+
+    def option(form: str) -> Callable[[re.Match[str]], str]:
+        def write(found: re.Match[str]) -> str:
+            key = found["key"]
+            if not _keys().issuperset(key.split(".")[1:]):  # a file's name, say
+                return found[0]
+            verb = {"set": "give", "Set": "Give"}.get(found[1], found[1])
+            return form.format(verb, key, *found.groups()[2:])
+
+        return write
+
+    text = _SET.sub(option("{0} --{1} {2}"), text)
+    text = _NAMED.sub(option("--{1} {2}"), text)
+    return _ALONE.sub(option("--{1}"), text)
+
+
+def _keys() -> frozenset[str]:
+    """The names of all fields that a recipe or something imported for it has."""
+    from equilibria.run import recipe as recipes
+
+    known = (recipes.Recipe, *recipes.choices().list_imported())
+    return frozenset(["name"]).union(*(inspect.signature(each).parameters for each in known))
+
+
+def list_options(line: str) -> str:
+    """Return a line of a recipe, `adjoint: {name: Phantom, steps: 3}`, as options."""
+    import yaml
+
+    return " ".join(_options("", yaml.safe_load(line)))
+
+
+def _options(prefix: str, tree: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _options(f"{prefix}{name}.", value)
+        else:
+            words = {None: "null", True: "true", False: "false"}
+            plain = value is None or isinstance(value, bool)
+            yield f"--{prefix}{name} {words[value] if plain else value}"
+
+
+# --- own ------------------------------------------------------------------------------------------
+
+# The option `--import`: a user's own files, which register tasks, models and data sets.
+
+
+def add_imports(words: Sequence[str]) -> list[str]:
+    """Import what `--import NAME` names on a command line, and return the other words.
+
+    Args:
+        words: of the command line; a name is a Python file or a module.
+
+    Raises:
+        ImportFailed: there is no such file or module, or it raised an error.
+    """
+    left, waiting = [], iter(words)
+    for word in waiting:
+        option, equals, name = word.partition("=")
+        if option != "--import":
+            left.append(word)
+            continue
+        name = name if equals else next(waiting, "")
+        if not name or name.startswith("-"):
+            raise plugins.ImportFailed("--import expects a Python file or the name of a module")
+        if name.endswith(".py"):
+            plugins.import_files(name, "own_")
+            continue
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            message = f"--import {name}: {type(error).__name__}: {error}"
+            raise plugins.ImportFailed(message) from error
+    return left
+
+
+# --- options --------------------------------------------------------------------------------------
 
 
 class CommandOptions(abc.ABC):
@@ -66,3 +172,76 @@ def options_of(command: str, kind: type[Options]) -> list[Options]:
     found = registry.find("options").items()
     own = [registry.resolve(place) for name, place in found if name.partition(".")[0] == command]
     return [each() for each in own if issubclass(each, kind)]
+
+
+# --- solving --------------------------------------------------------------------------------------
+
+# The solver in place of a run's own: the option --solver.
+
+
+LEARNED = "neural"
+
+
+def add_solver(parser: Parser) -> None:
+    """Give a command the option --solver."""
+    parser.add_argument(
+        "--solver",
+        type=str,
+        metavar="NAME",
+        help=f"solve by {LEARNED}, which `equilibria distil` has learned for the run, or by "
+        f"{', '.join(SOLVERS)}, or MODULE:CLASS of one's own (default: the run's own)",
+    )
+
+
+def resolve(given: str, known: Sequence[str] = SOLVERS) -> str:
+    """Return a solver that the user has named as it is spelt; the module of his own is imported.
+
+    Args:
+        given: as he typed it.
+        known: the names to choose from.
+
+    Raises:
+        UserError: there is no such solver.
+        ConfigError: a solver of his own cannot be imported, or is none.
+    """
+    if plugins.is_path(given):
+        with as_chosen("--solver"):
+            plugins.import_module_of(given)
+            plugins.find(given, (Solver,))
+        return given
+    names = {each.casefold(): each for each in known}
+    if (found := names.get(given.casefold())) is None:
+        raise UserError(
+            f"--solver must be one of {', '.join(known)}, or MODULE:CLASS; got '{given}'"
+        )
+    return found
+
+
+def solve_by(name: str | None, loaded: run.Run) -> dict[str, str]:
+    """Let a run's model solve by a named solver, under the limits of its own.
+
+    Args:
+        name: as the option says; None for no change.
+        loaded: the run.
+
+    Returns:
+        What has changed, as the files of figures note it.
+
+    Raises:
+        UserError: there is no such solver, or the run's network has none.
+        RunError: it is `neural`, and the run has none of its weights.
+    """
+    if name is None:
+        return {}
+    found = resolve(name, (LEARNED, *SOLVERS))
+    model = loaded.model
+    if not isinstance(model, EquilibriumModel):
+        raise UserError(
+            f"--solver is for equilibrium networks, and {loaded.folder} is the run of an explicit "
+            f"one, {loaded.recipe.model.title}"
+        )
+    if found == LEARNED:
+        neural.attach(run.Folder(loaded.folder), model)
+    else:
+        model.deq.eval_solver = changed(model.deq.eval_solver or model.deq.solver, found)
+    return {"solver": found}

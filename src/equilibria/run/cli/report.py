@@ -21,7 +21,7 @@ from equilibria.run.checkpoint import CheckpointError
 from equilibria.run.cli import doctor, gradients
 from equilibria.run.cli.output import Output
 from equilibria.run.cli.parser import Parser, UserError
-from equilibria.run.data import DataError, stored
+from equilibria.run.data import DataError, storage
 from equilibria.run.memory import MemoryPoint
 from equilibria.run.report import page
 from equilibria.run.shapes import Adjoints, Evaluation, Measured
@@ -244,7 +244,7 @@ def _read(path: Path, shape: Any, command: str = "") -> Any:
         RunError: it is damaged, or of another shape; with the command that makes it again.
     """
     try:
-        return stored.read(path, shape, spelt=True)
+        return storage.read(path, shape, spelt=True)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

@@ -5,8 +5,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from equilibria.run.data.dataset import Dataset, Samples, Split, UserData
-from equilibria.run.data.errors import DataError
 from equilibria.run.data.registry import available, entry, load, register
+from equilibria.run.data.storage import DataError
 from equilibria.run.registry import package_of
 
 __all__ = [

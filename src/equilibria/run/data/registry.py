@@ -10,7 +10,7 @@ from types import UnionType
 from typing import Any, get_args
 
 from equilibria.run import registry
-from equilibria.run.data.errors import DataError
+from equilibria.run.data.storage import DataError
 from equilibria.words import nearest
 
 PACKAGES = {

@@ -5,9 +5,9 @@ is a fixed sequence of operations: a model that solves to a tolerance is exporte
 number of evaluations. `exportable` does that alone, for any module that holds a `DEQ`.
 """
 
-from equilibria.run.export.errors import ExportError
 from equilibria.run.export.exporting import Exported, export
 from equilibria.run.export.inference import exportable
 from equilibria.run.export.judging import Judgement, judge, needed
+from equilibria.run.export.program import ExportError
 
 __all__ = ["ExportError", "Exported", "Judgement", "export", "exportable", "judge", "needed"]

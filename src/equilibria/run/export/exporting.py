@@ -14,10 +14,17 @@ from torch.export import ExportedProgram
 
 from equilibria import __version__
 from equilibria.run.export import program as programs
-from equilibria.run.export.errors import ExportError
-from equilibria.run.export.inference import Step, Stream, Whole, exportable, layers
-from equilibria.run.export.inputs import pairs, preparation
+from equilibria.run.export.inference import (
+    Step,
+    Stream,
+    Whole,
+    exportable,
+    layers,
+    pairs,
+    preparation,
+)
 from equilibria.run.export.iterated import Method
+from equilibria.run.export.program import ExportError
 from equilibria.run.models import Model
 from equilibria.run.tasks import Task
 
@@ -145,7 +152,7 @@ def export(
         program = _traced(plain, prepare, streamed, raw)
         content = programs.save(program, facts)
         return Exported(content, programs.Program(content), plain, form, None, stream)
-    from equilibria.run.export import graph, int8
+    from equilibria.run.export import graph
 
     proto: Any
     if stream is None:
@@ -167,7 +174,7 @@ def export(
         if form == "whole":
             proto = graph.looped(proto, stream.one, stream.axes, lengths=len(raw) > 1)
     if weights == "int8":
-        int8.quantise(proto)
+        graph.quantise(proto)
     content = graph.finish(proto, {**facts, "opset": str(graph.OPSET)})
     return Exported(content, graph.Session(content), plain, form, graph.OPSET, stream)
 

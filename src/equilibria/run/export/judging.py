@@ -11,8 +11,7 @@ from torch import Tensor
 
 from equilibria.run.evaluation import sums_of
 from equilibria.run.export.exporting import Exported, refuse_task
-from equilibria.run.export.inference import exportable, iterated_layers, layers
-from equilibria.run.export.inputs import pairs
+from equilibria.run.export.inference import exportable, iterated_layers, layers, pairs
 from equilibria.run.export.iterated import Method
 from equilibria.run.models import Model, Prediction
 from equilibria.run.tally import Tally

@@ -14,9 +14,20 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from equilibria.run.export.errors import ExportError
-
 __all__ = ["Program", "quiet", "save", "traced"]
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+# What goes wrong with an export.
+
+
+class ExportError(RuntimeError):
+    """A model that cannot be exported, or a file that does not do what the model does."""
+
+
+# --- program --------------------------------------------------------------------------------------
+
 
 ABOUT = "equilibria.json"
 """The file in a .pt2 archive that says what it holds."""

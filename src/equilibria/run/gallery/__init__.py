@@ -14,11 +14,10 @@ import torch
 
 from equilibria import files
 from equilibria.run import registry
-from equilibria.run.data import stored
-from equilibria.run.data.regular import read_bytes
+from equilibria.run.data import storage
+from equilibria.run.data.storage import read_bytes
 from equilibria.run.evaluation import evaluating
-from equilibria.run.gallery.hanging import rtol_of
-from equilibria.run.gallery.kind import GalleryKind
+from equilibria.run.gallery.kind import GalleryKind, rtol_of
 from equilibria.run.run import Folder, Run, RunError
 from equilibria.run.weights import checksum
 
@@ -47,16 +46,18 @@ def read(folder: Folder) -> dict[str, Any] | None:
     """Return the gallery of a run as `hang` does; None where there is none of its weights."""
     place = folder.path / FOLDER
     try:
-        content = stored.read(place / _FILE, dict[str, Any], spelt=True)
+        content = storage.read(place / _FILE, dict[str, Any], spelt=True)
         kind = _find_kind(content["kind"])
-        stored.check(content, kind.shape)
+        storage.check(content, kind.shape)
         known, data = checksum(folder.weights), folder.read_info().get("data")
         if (content["version"], content["weights"], content["data"]) != (_VERSION, known, data):
             return None
         for picture in content["pictures"]:
             kind.note(picture)  # which raises where there is nothing to say
             names = picture["files"].items()  # of files in this folder, and nowhere else
-            found = {what: read_bytes(place / Path(name).name, stored.MOST) for what, name in names}
+            found = {
+                what: read_bytes(place / Path(name).name, storage.MOST) for what, name in names
+            }
             picture["files"] = found
         return content
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RunError):

@@ -1,15 +1,21 @@
 """What every model is; and what an equilibrium model is: injection, fixed point, readout."""
 
+from __future__ import annotations
+
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
 from equilibria.nn import DEQ
-from equilibria.solve import Solution
+from equilibria.nn.frozen import Frozen
+from equilibria.solve import Shared, Solution
+
+__all__ = ["frozen_layer"]
 
 
 class ModelError(RuntimeError):
@@ -52,7 +58,7 @@ class ModelConfig(abc.ABC):
     """The architecture of a model: what a recipe writes under `model`."""
 
     @abc.abstractmethod
-    def build(self, **layer: Any) -> "Model":
+    def build(self, **layer: Any) -> Model:
         """Return a new model.
 
         Args:
@@ -80,7 +86,7 @@ class ExplicitConfig(ModelConfig):
         return False
 
     @override
-    def build(self, **layer: Any) -> "Model":
+    def build(self, **layer: Any) -> Model:
         """Return a new network.
 
         Raises:
@@ -94,7 +100,7 @@ class ExplicitConfig(ModelConfig):
         return self.network()
 
     @abc.abstractmethod
-    def network(self) -> "Model":
+    def network(self) -> Model:
         """Return a new network."""
 
 
@@ -167,7 +173,7 @@ class Model(nn.Module, abc.ABC):
         """
         return x
 
-    def strip_to_body(self, x: Any) -> "Model":
+    def strip_to_body(self, x: Any) -> Model:
         """Return what the memory of a step is measured of: the model itself, or a copy without what
         is large whatever the depth.
 
@@ -253,3 +259,30 @@ class EquilibriumModel(Model):
         solution = self.deq.advance(z, *self.inject(x))
         parts = self.read_parts(solution.value) if self.training else ()
         return Prediction(self.answer(solution.value, x), (solution,), auxiliary=parts)
+
+
+# --- unrolled -------------------------------------------------------------------------------------
+
+# One cell applied again and again, as an ordinary network does it.
+
+
+def frozen_layer(
+    cell: nn.Module, operands: tuple[Any, ...], checkpointed: bool
+) -> Callable[[Any], Any]:
+    """Return z -> f(z) with one set of weights and dropout masks, in backward too.
+
+    Args:
+        cell: cell(z, *operands) -> z.
+        operands: what does not change from one application to the next.
+        checkpointed: keep the state alone and evaluate the cell again in backward.
+    """
+    plain = [x.value if isinstance(x, Shared) else x for x in operands]
+    frozen = Frozen(cell)
+
+    def layer(z: Any) -> Any:
+        return frozen.run(None, z, *plain)
+
+    if not checkpointed:
+        return layer
+    # No random number is drawn again: the masks are those that `frozen` holds.
+    return lambda z: checkpoint(layer, z, use_reentrant=False, preserve_rng_state=False)

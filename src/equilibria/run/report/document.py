@@ -13,9 +13,8 @@ from markupsafe import Markup
 from equilibria.run.report.classes import classes
 from equilibria.run.report.gallery import gallery
 from equilibria.run.report.reading import Run, pick, solves
-from equilibria.run.report.remarks import remarks
 from equilibria.run.report.sections import sections
-from equilibria.run.report.summary import comparison, differences, tiles, verdicts
+from equilibria.run.report.summary import comparison, differences, remarks, tiles, verdicts
 from equilibria.run.report.words import flat
 
 __all__ = ["page"]

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from equilibria.run import own
+from equilibria.run import plugins
 from equilibria.run.studies.identity import FILES
-from equilibria.run.studies.provenance import SOURCE
+from equilibria.run.studies.results import SOURCE
 from equilibria.run.studies.study import Study, StudyError
 
 __all__ = [
@@ -101,7 +101,7 @@ def find(name: str) -> Study:
 @functools.lru_cache(maxsize=32)
 def _imported(path: Path, changed: int) -> Any:
     """The module of a user's file, executed once for each modification time."""
-    return own.imported(path, FILES)
+    return plugins.import_files(path, FILES)
 
 
 def file_of(name: str) -> str:

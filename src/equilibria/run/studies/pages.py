@@ -12,9 +12,8 @@ from equilibria.run.report import svg
 from equilibria.run.report.panel import Panel
 from equilibria.run.report.surfaces import SurfacePlot
 from equilibria.run.studies import catalogue
-from equilibria.run.studies.data import Data, Frame
 from equilibria.run.studies.identity import GENERATION
-from equilibria.run.studies.results import LEGACY
+from equilibria.run.studies.results import LEGACY, Data, Frame
 from equilibria.run.studies.runner import collect
 from equilibria.run.studies.study import Scale, Study
 from equilibria.run.studies.views import Grid, text

@@ -14,13 +14,12 @@ from typing import Any, NamedTuple, cast
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from equilibria.run import randomness
+from equilibria.run import processes
 from equilibria.run.data import DataError
 from equilibria.run.loop import Interrupted
 from equilibria.run.studies import results
-from equilibria.run.studies.data import Data, key
 from equilibria.run.studies.identity import GENERATION, decides, digest
-from equilibria.run.studies.provenance import Origin
+from equilibria.run.studies.results import Data, Origin, key
 from equilibria.run.studies.study import Context, Point, Scale, Study, StudyError
 from equilibria.run.studies.training import Store, Trained
 
@@ -259,17 +258,17 @@ def _measured(
     )
     head: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
-    random = randomness.random_state()
+    random = processes.random_state()
     try:
         for measure in point.measures:
-            randomness.seed_all(0)  # a measure is the same whichever came before
+            processes.seed_all(0)  # a measure is the same whichever came before
             found = measure(context)
             if isinstance(found, Mapping):
                 head |= cast(Mapping[str, Any], found)
             else:
                 rows += [dict(row) for row in found]
     finally:
-        randomness.set_random_state(random)
+        processes.set_random_state(random)
     rows = [head, *rows] if head or not rows else rows
     for name, level in point.factors.items():
         if any(row.get(name, level) != level for row in rows):

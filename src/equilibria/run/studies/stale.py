@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from equilibria.run.studies import catalogue
-from equilibria.run.studies.data import Frame
 from equilibria.run.studies.identity import GENERATION
-from equilibria.run.studies.provenance import CHANGED, SOURCE, git
-from equilibria.run.studies.results import LEGACY
+from equilibria.run.studies.results import CHANGED, LEGACY, SOURCE, Frame, git
 
 __all__ = ["below", "last_change", "verdicts"]
 

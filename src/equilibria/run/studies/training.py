@@ -21,7 +21,7 @@ from equilibria.run.models.base import ModelError
 from equilibria.run.recipe import Recipe
 from equilibria.run.run import Folder, Run, RunError
 from equilibria.run.studies.identity import GENERATION, decides, digest
-from equilibria.run.studies.provenance import Origin
+from equilibria.run.studies.results import Origin
 from equilibria.run.tasks import Task
 from equilibria.run.trainer import Diverged, Probe, Trainer
 

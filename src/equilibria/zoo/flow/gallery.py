@@ -7,11 +7,9 @@ from typing import Any
 
 import torch
 
-from equilibria.run.gallery.hanging import Hanging
-from equilibria.run.gallery.kind import GalleryKind, Picture, Stored
+from equilibria.run.gallery.kind import GalleryKind, Hanging, Picture, Settling, Stored
 from equilibria.run.models import Model
 from equilibria.run.pictures import image_png, size_to_look_at
-from equilibria.run.settling import Settling
 from equilibria.solve import Status
 from equilibria.words import plural
 from equilibria.zoo.flow.model import DEQFlow

@@ -16,8 +16,7 @@ from typing import IO, Any, BinaryIO, Self, cast
 
 from typing_extensions import override
 
-from equilibria.run.data.errors import DataError, reading
-from equilibria.run.data.regular import open_file
+from equilibria.run.data.storage import DataError, open_file, reading
 
 LARGEST = 1 << 30
 """Bytes to which an archive may unpack: those of CIFAR, the largest, have a fifth of it."""

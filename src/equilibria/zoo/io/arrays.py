@@ -11,8 +11,7 @@ from typing import IO
 
 import numpy as np
 
-from equilibria.run.data.errors import DataError, reading
-from equilibria.run.data.regular import open_file
+from equilibria.run.data.storage import DataError, open_file, reading
 from equilibria.zoo.io.archive import DAMAGED_ZIP, open_zip
 
 LARGEST = 4 << 30

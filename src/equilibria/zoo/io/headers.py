@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from equilibria.run.data.errors import DataError, reading
-from equilibria.run.data.progress import tracked
+from equilibria.run.data.storage import DataError, reading, track
 from equilibria.zoo.io import decode
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def scan(root: Path, names: Sequence[str]) -> tuple[list[Header], str]:
     headers: list[Header] = []
     total = hashlib.sha256()
     for name, (header, key) in zip(
-        names, tracked(reader, len(names), "Looking at images"), strict=True
+        names, track(reader, len(names), "Looking at images"), strict=True
     ):
         headers.append(header)
         total.update(f"{name}\0{key}\n".encode("utf-8", "surrogateescape"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from equilibria.run.data.errors import DataError, check_name, reading
+from equilibria.run.data.storage import DataError, check_name, reading
 
 TRAIN, TEST = "train", "test"
 VALID = ("val", "valid", "validation")

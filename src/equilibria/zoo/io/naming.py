@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from equilibria.zoo.io.natural import natural
+__all__ = ["PictureError", "natural_key", "pictures"]
 
-__all__ = ["PictureError", "natural", "pictures"]
+
+# --- natural --------------------------------------------------------------------------------------
+
+# An order of files in which image 9 comes before image 10.
+
+
+def natural_key(path: Path) -> tuple[tuple[tuple[int, str | int], ...], str]:
+    """The key of an order in which numbers within names count as numbers."""
+    text = str(path)
+    parts = re.split(r"([0-9]+)", text)
+    # Every second part is a number. Names such as 1 and 01 differ in the text alone.
+    return tuple((place % 2, int(p) if place % 2 else p) for place, p in enumerate(parts)), text
+
+
+# --- naming ---------------------------------------------------------------------------------------
 
 
 class PictureError(ValueError):
@@ -45,7 +60,7 @@ def pictures(words: Sequence[str], *, without: Path | None = None) -> list[Path]
             new = [_absolute(path)]
         elif glob.has_magic(word):
             matches = map(Path, glob.glob(str(path), recursive=True))
-            files = sorted((each for each in matches if each.is_file()), key=natural)
+            files = sorted((each for each in matches if each.is_file()), key=natural_key)
             new = _outside(drawn, map(_absolute, files))
             if not new:
                 raise PictureError(f"no file matches {word}")
@@ -74,4 +89,4 @@ def _inside(folder: Path) -> list[Path]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         paths = (Path(root, name) for name in names if not name.startswith("."))
         found += [path for path in paths if path.suffix.lower() in endings]
-    return sorted(found, key=natural)
+    return sorted(found, key=natural_key)

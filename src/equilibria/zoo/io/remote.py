@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -11,11 +12,48 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from torch import Tensor
+
 from equilibria import files
-from equilibria.run.data.errors import DataError, writing
-from equilibria.zoo.io import checksums, locate
-from equilibria.zoo.io.checksums import LARGEST
-from equilibria.zoo.io.fetch import fetch
+from equilibria.run.data.storage import DataError, writing
+from equilibria.zoo.io import download as checksums
+from equilibria.zoo.io.download import LARGEST, fetch
+
+# --- locate ---------------------------------------------------------------------------------------
+
+# Where data sets are looked for: the folder given, then $EQUILIBRIA_DATA, then the cache.
+
+
+def data_folders(name: str, data_dir: str | os.PathLike[str] | None = None) -> list[Path]:
+    """The folders in which the files of a data set may lie, the likeliest first.
+
+    Under each root (`data_dir`, ``$EQUILIBRIA_DATA``, the user's cache) the folder called `name`
+    comes first, then the root itself.
+
+    Args:
+        name: Name of the data set, e.g. ``"mnist"``.
+        data_dir: A root that comes before the others; None for none.
+    """
+    named = (data_dir, os.environ.get("EQUILIBRIA_DATA"))
+    roots = [Path(root).expanduser() for root in named if root]
+    return [place for root in (*roots, cache()) for place in (root / name, root)]
+
+
+def downloads(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """The folder to which a data set is downloaded: below `data_dir`, or in the user's cache.
+
+    ``$EQUILIBRIA_DATA`` is the user's own folder of data, and nothing is written to it.
+    """
+    return (Path(data_dir).expanduser() if data_dir else cache()) / name
+
+
+def cache() -> Path:
+    """The folder for what the package downloads and makes, in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "equilibria"
+
+
+# --- remote ---------------------------------------------------------------------------------------
+
 
 _ELSEWHERE = "--data-dir or EQUILIBRIA_DATA"
 
@@ -94,11 +132,13 @@ class Remote:
             if there != plain and plain in known:
                 # As published, it need not be unpacked to be known; else somebody else packed it.
                 if there not in known or checksums.mismatch(path, known[there]):
-                    checksums.check(path, known[plain], unpacked=True, largest=self.largest)
+                    checksums.check_checksum(
+                        path, known[plain], unpacked=True, largest=self.largest
+                    )
             elif there in known:
-                checksums.check(path, known[there])
+                checksums.check_checksum(path, known[there])
             elif (record := _record(path)).is_file():
-                checksums.check(path, record.read_text("utf-8"))
+                checksums.check_checksum(path, record.read_text("utf-8"))
 
     def download(self, name: str, path: Path) -> Path:
         """Fetch a file from the first address that has it."""
@@ -197,7 +237,7 @@ class Files:
         official = self._official
         if not official[0].files:
             return official[0], ()
-        places = locate.folders(self.entry.name, self.data_dir)
+        places = data_folders(self.entry.name, self.data_dir)
         copies = [remote for remote in self.entry.remotes if remote.copy is not None]
         if found := _complete(official, places):
             return found
@@ -219,7 +259,7 @@ class Files:
         found = remote.find(places)
         if self.may_download and remote.addresses:
             remote.check(found)
-            into = locate.downloads(self.entry.name, self.data_dir)
+            into = downloads(self.entry.name, self.data_dir)
             return remote, tuple(
                 found.get(name) or remote.download(name, into / name) for name in remote.files
             )
@@ -250,3 +290,61 @@ def _complete(remotes: list[Remote], places: list[Path]) -> tuple[Remote, tuple[
             remote.check(found)
             return remote, tuple(found.values())
     return None
+
+
+# --- kept -----------------------------------------------------------------------------------------
+
+# Tensors that take long to make, made once and kept in the user's cache.
+
+
+def tensors(name: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Tensors by name, from the cache, or made and put there.
+
+    They are checked each time they are read, and made again where they are damaged. Two processes
+    that want the same wait for each other.
+
+    Args:
+        name: The file below the cache, without its ending. It has to name all that the tensors
+            depend on: a part of a file's checksum, say, and a number that counts layouts.
+        make: Makes them where the cache does not have them.
+
+    Raises:
+        DataError: If the cache cannot be written, or by `make`.
+    """
+    from filelock import FileLock
+    from safetensors.torch import save
+
+    path = cache() / f"{name}.safetensors"
+    if (found := _restored(path)) is not None:
+        return found
+    with writing(path, "XDG_CACHE_HOME"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock")):
+            if (found := _restored(path)) is None:  # else another process was faster
+                found = make()
+                content = save(found, {"checksum": _digest(found)})
+                files.write(path, lambda file: file.write(content), flush=False)
+    return found
+
+
+def _restored(path: Path) -> dict[str, Tensor] | None:
+    """The content of a file; None if there is none, or it is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, "pt") as file:
+            found: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+            checksum = (file.metadata() or {}).get("checksum")
+    except (SafetensorError, OSError, ValueError):
+        return None
+    return found if _digest(found) == checksum else None
+
+
+def _digest(found: dict[str, Tensor]) -> str:
+    total = hashlib.sha256()
+    for name, tensor in sorted(found.items()):
+        total.update(str((name, tuple(tensor.shape), tensor.dtype)).encode())
+        total.update(tensor.contiguous().numpy().data.cast("B"))
+    return f"sha256:{total.hexdigest()}"

@@ -39,7 +39,7 @@ APPLICATION = Application(
             "FastRNN": ".model.plain:FastRNNOptions",
             "FastGRNN": ".model.gated:FastGRNNOptions",
             "AntisymmetricRNN": ".model.plain:AntisymmetricRNNOptions",
-            "SpectralRNN": ".model.spectral:SpectralRNNOptions",
+            "SpectralRNN": ".model.plain:SpectralRNNOptions",
         },
     },
 )

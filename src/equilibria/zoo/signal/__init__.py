@@ -13,14 +13,14 @@ APPLICATION = Application(
     },
     data={
         ".data.sets:SignalSet": {
-            "bach": ".data.recording:BACH",
-            "photographs": ".data.photographs:PHOTOGRAPHS",
-            "street": ".data.street:STREET",
-            "text-images": ".data.lettering:TEXT_IMAGES",
+            "bach": ".data.sets:BACH",
+            "photographs": ".data.sets:PHOTOGRAPHS",
+            "street": ".data.sets:STREET",
+            "text-images": ".data.sets:TEXT_IMAGES",
         },
     },
     tasks={
-        "signal": ".task.config:SignalRepresentation",
+        "signal": ".task.reading:SignalRepresentation",
     },
     commands={
         "encode": (

@@ -7,11 +7,9 @@ from typing import Any, Literal, NamedTuple, NotRequired
 import torch
 from torch import Tensor
 
-from equilibria.run.gallery.hanging import Hanging
-from equilibria.run.gallery.kind import GalleryKind, Picture, Stored
+from equilibria.run.gallery.kind import GalleryKind, Hanging, Picture, Settling, Stored
 from equilibria.run.models import EquilibriumModel, Model
 from equilibria.run.pictures import image_png, size_to_look_at
-from equilibria.run.settling import Settling
 from equilibria.solve import Status
 from equilibria.words import percent
 from equilibria.zoo.signal.data import Points

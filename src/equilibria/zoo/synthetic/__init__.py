@@ -6,7 +6,7 @@ APPLICATION = Application(
     package=__name__,
     data={
         "equilibria.run.data.dataset:Split": {
-            "copy-memory": ".data.copy_memory:COPY_MEMORY",
+            "copy-memory": ".data.drawn:COPY_MEMORY",
         },
     },
     tasks={

@@ -6,8 +6,8 @@ APPLICATION = Application(
     package=__name__,
     models={
         "augmented-neural-ode": ".model.ode:AugmentedNeuralODEConfig",
-        "conv": ".model.conv:ConvConfig",
-        "dense": ".model.dense:DenseConfig",
+        "conv": ".model.single_scale:ConvConfig",
+        "dense": ".model.single_scale:DenseConfig",
         "mdeq": ".model.mdeq:MDEQConfig",
         "mdeq-segmentation": ".model.segmentation:MDEQSegmentationConfig",
         "mdeq-segmentation-unrolled": ".model.segmentation:MDEQSegmentationUnrolledConfig",
@@ -15,20 +15,20 @@ APPLICATION = Application(
         "monotone": ".model.monotone:MonotoneConvConfig",
         "monotone-dense": ".model.monotone:MonotoneDenseConfig",
         "neural-ode": ".model.ode:NeuralODEConfig",
-        "resnet": ".model.resnet:ResNetConfig",
-        "unet": ".model.unet:UNetConfig",
+        "resnet": ".model.explicit:ResNetConfig",
+        "unet": ".model.explicit:UNetConfig",
     },
     data={
-        ".data.segmentation.sets:SegmentationSet": {
+        ".data.segmentation.masks:SegmentationSet": {
             "camvid": ".data.segmentation.camvid:CAMVID",
-            "camvid32": ".data.segmentation.camvid32:CAMVID32",
+            "camvid32": ".data.segmentation.camvid:CAMVID32",
             "cityscapes": ".data.segmentation.cityscapes:CITYSCAPES",
             "shapes": ".data.segmentation.shapes:SHAPES_SET",
             "voc": ".data.segmentation.voc:VOC",
         },
         "equilibria.run.data.dataset:Dataset": {
-            "cifar10": ".data.images.cifar:CIFAR10",
-            "cifar100": ".data.images.cifar:CIFAR100",
+            "cifar10": ".data.cifar:CIFAR10",
+            "cifar100": ".data.cifar:CIFAR100",
             "digits": ".data.digits:DIGITS",
             "mnist": ".data.mnist:MNIST",
         },
@@ -38,7 +38,7 @@ APPLICATION = Application(
     },
     folders={
         ".data.images.folder:ImageFolder": ".data.images.folder:OWN",
-        ".data.segmentation.sets:SegmentationSet": ".data.segmentation.folder:OWN",
+        ".data.segmentation.masks:SegmentationSet": ".data.segmentation.folder:OWN",
     },
     tasks={
         "image_classification": ".task.classification:ImageClassification",
@@ -47,8 +47,8 @@ APPLICATION = Application(
     },
     classes={
         "equilibria.solve:Solver": {
-            "ForwardBackward": ".model.monotone_solvers:ForwardBackward",
-            "PeacemanRachford": ".model.monotone_solvers:PeacemanRachford",
+            "ForwardBackward": ".model.monotone:ForwardBackward",
+            "PeacemanRachford": ".model.monotone:PeacemanRachford",
         },
     },
     commands={

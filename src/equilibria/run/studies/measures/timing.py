@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from equilibria.run import evaluation
-from equilibria.run.bench.clock import interleaved
+from equilibria.run.bench.count import interleaved
 from equilibria.run.trainer import Trainer
 from equilibria.solve import Solver, SolveWarning
 

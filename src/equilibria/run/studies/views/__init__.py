@@ -1,10 +1,15 @@
 """Views of a study's rows: tables and charts, described by which columns they show."""
 
 from equilibria.run.studies.views.charts import Bars, Chart, Lines, curve
-from equilibria.run.studies.views.columns import (
+from equilibria.run.studies.views.tables import (
     DIVERGED,
     NOT_RUN,
     Cell,
+    Derived,
+    Grid,
+    Pivot,
+    Table,
+    View,
     count,
     first,
     largest,
@@ -16,10 +21,9 @@ from equilibria.run.studies.views.columns import (
     ratio,
     smallest,
     spread,
+    text,
     time_ratio,
 )
-from equilibria.run.studies.views.tables import Grid, Pivot, Table, text
-from equilibria.run.studies.views.view import Derived, View
 
 __all__ = [
     "DIVERGED",

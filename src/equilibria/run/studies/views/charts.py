@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from equilibria.run.report.panel import Axes, Panel, Series, Style
-from equilibria.run.studies.data import Data, Frame
+from equilibria.run.studies.results import Data, Frame
 
 __all__ = ["Bars", "Chart", "Lines", "curve"]
 

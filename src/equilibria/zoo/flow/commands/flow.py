@@ -30,19 +30,18 @@ from typing import Any, Literal
 
 from equilibria import files
 from equilibria.run import evaluation, run, stops
+from equilibria.run.cli.options import resolve
 from equilibria.run.cli.output import Output
 from equilibria.run.cli.parser import Parser, Stopped, UserError
-from equilibria.run.cli.solving import resolve
 from equilibria.run.cli.status import DONE, ERROR
-from equilibria.run.solvers import SOLVERS
+from equilibria.run.plugins import SOLVERS
 from equilibria.words import others
 from equilibria.zoo.flow.commands.words import Totals, line, saved
 from equilibria.zoo.flow.data import write_flow
 from equilibria.zoo.flow.predict import frames as reader
-from equilibria.zoo.flow.predict import pictures
-from equilibria.zoo.flow.predict.deadline import Deadline
 from equilibria.zoo.flow.predict.engine import (
     FOLDER,
+    Deadline,
     Options,
     allowed,
     check_pair,
@@ -51,6 +50,7 @@ from equilibria.zoo.flow.predict.engine import (
     memory_of,
     row_of,
 )
+from equilibria.zoo.flow.predict.frames import draw_all, draw_one
 from equilibria.zoo.flow.predict.network import FlowNetwork, Wanted, load
 from equilibria.zoo.flow.predict.submission import BENCHMARKS
 from equilibria.zoo.io import video
@@ -267,7 +267,7 @@ def _two(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Outp
     flow, cut = field_of(found.flow, out.suffix.lower())
     out.parent.mkdir(parents=True, exist_ok=True)
     write_flow(out, flow)
-    scale = pictures.draw_one(beside["colours"], found.flow.numpy(), arguments.scale)
+    scale = draw_one(beside["colours"], found.flow.numpy(), arguments.scale)
     files.write_bytes(beside["convergence"], colour_png(change_colours(found.change.numpy())))
     row |= {"flow": out.name, "scale": scale, **({"cut_to_512": cut} if cut else {})}
     files.write_json(beside["row"], {**network.about, **row})
@@ -362,7 +362,7 @@ def _draw(rows: Journal, arguments: Any, console: Output) -> None:
     rate = 15.0 if arguments.fps is None else arguments.fps
     if arguments.video is not None:
         arguments.video.parent.mkdir(parents=True, exist_ok=True)
-    scale, count, shown = pictures.draw_all(rows, arguments.scale, arguments.video, rate)
+    scale, count, shown = draw_all(rows, arguments.scale, arguments.video, rate)
     given = "" if arguments.scale else ", the 99th percentile of all"
     some = (
         ""

@@ -9,12 +9,10 @@ own = eq.data.flow.load("walks")                # walks/first, walks/second, wal
 """
 
 from equilibria.zoo.flow.data.drawn import Motion
-from equilibria.zoo.flow.data.field import FlowField
-from equilibria.zoo.flow.data.files import PairFiles
 from equilibria.zoo.flow.data.folder import load
-from equilibria.zoo.flow.data.formats import read_flow, write_flow
+from equilibria.zoo.flow.data.formats import FlowField, read_flow, write_flow
 from equilibria.zoo.flow.data.layers import Layers
-from equilibria.zoo.flow.data.pairs import FlowSet, Pair, Pairs
+from equilibria.zoo.flow.data.pairs import FlowSet, Pair, PairFiles, Pairs
 
 __all__ = [
     "FlowField",

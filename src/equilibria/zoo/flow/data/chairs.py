@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from equilibria.run.data.errors import DataError, reading
-from equilibria.zoo.flow.data.files import Names, files_in, pairs_of
-from equilibria.zoo.flow.data.pairs import FlowSet
+from equilibria.run.data.storage import DataError, reading
+from equilibria.zoo.flow.data.pairs import FlowSet, Names, files_in, pairs_of
 from equilibria.zoo.io.remote import Entry, Files, Remote
 
 PAIRS = 22_872

@@ -8,11 +8,10 @@ from pathlib import Path
 import torch
 
 from equilibria.run.data.dataset import UserData
-from equilibria.run.data.errors import DataError
+from equilibria.run.data.storage import DataError
 from equilibria.words import others
-from equilibria.zoo.flow.data.files import Names, files_in, pairs_of
 from equilibria.zoo.flow.data.formats import READERS, suffix_of
-from equilibria.zoo.flow.data.pairs import FlowSet
+from equilibria.zoo.flow.data.pairs import FlowSet, Names, files_in, pairs_of
 from equilibria.zoo.io.layout import STRAY, TEST, TRAIN, VALID
 
 __all__ = ["EXPECTED", "load"]

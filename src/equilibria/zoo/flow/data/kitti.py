@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from equilibria.run.data.errors import DataError
-from equilibria.zoo.flow.data.files import Names, files_in, pairs_of
-from equilibria.zoo.flow.data.pairs import FlowSet
+from equilibria.run.data.storage import DataError
+from equilibria.zoo.flow.data.pairs import FlowSet, Names, files_in, pairs_of
 from equilibria.zoo.io.remote import Entry, Files, Remote
 
 PAIRS = 200

@@ -17,15 +17,14 @@ import torch
 from torch import Tensor
 
 from equilibria.run.data import registry
-from equilibria.run.data.errors import DataError, reading
+from equilibria.run.data.storage import DataError, reading
 from equilibria.run.registry import find as registered
 from equilibria.run.registry import resolve
-from equilibria.zoo.flow.data.files import PairFiles
-from equilibria.zoo.flow.data.pairs import FlowSet
+from equilibria.zoo.flow.data.pairs import FlowSet, PairFiles
 from equilibria.zoo.io import decode
+from equilibria.zoo.io.decode import resized
 from equilibria.zoo.io.image_files import MEMORY
 from equilibria.zoo.io.layout import STRAY
-from equilibria.zoo.io.resize import resized
 
 __all__ = ["Photographs", "find"]
 

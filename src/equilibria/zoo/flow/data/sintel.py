@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from equilibria.run.data.errors import DataError, reading
-from equilibria.zoo.flow.data import passes
-from equilibria.zoo.flow.data.files import Names, files_in, pairs_of
-from equilibria.zoo.flow.data.pairs import FlowSet
+from equilibria.run.data.storage import DataError, reading
+from equilibria.zoo.flow.data.pairs import FlowSet, Names, Pass, chosen, files_in, pairs_of
 from equilibria.zoo.io.remote import Entry, Files, Remote
 
 PAIRS = 1_041
@@ -31,7 +29,7 @@ def read(files: Files, *, render: str | None = None) -> FlowSet:
         DataError: If a file is missing or damaged, or a sample has no pair of that pass.
         ValueError: If `render` is another word.
     """
-    names = passes.chosen(render)
+    names = chosen(render)
     title = files.title + (f" ({render})" if render else "")
     if files.remote.copy is not None:
         listed = files.paths[0]
@@ -55,7 +53,7 @@ def read(files: Files, *, render: str | None = None) -> FlowSet:
     )
 
 
-def _of(root: Path, name: passes.Pass) -> list[Names]:
+def _of(root: Path, name: Pass) -> list[Names]:
     """The pairs of a pass, scene by scene."""
     flows = root / "training" / "flow"
     with reading(flows):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from equilibria.run.data.errors import DataError, reading
-from equilibria.zoo.flow.data import passes
-from equilibria.zoo.flow.data.files import Names, files_in, pairs_of
-from equilibria.zoo.flow.data.pairs import FlowSet
+from equilibria.run.data.storage import DataError, reading
+from equilibria.zoo.flow.data.pairs import FlowSet, Names, Pass, chosen, files_in, pairs_of
 from equilibria.zoo.io.remote import Entry, Files, Remote
 
 _PAGE = "https://lmb.informatik.uni-freiburg.de/resources/datasets/SceneFlowDatasets.en.html"
@@ -30,7 +28,7 @@ def read(files: Files, *, render: str | None = None) -> FlowSet:
         ValueError: If `render` is another word.
     """
     root = files.paths[0].parent.parent
-    names = passes.chosen(render)
+    names = chosen(render)
     splits = {
         split: [
             each
@@ -63,7 +61,7 @@ def _scenes(root: Path, split: str) -> list[str]:
         return sorted(f"{split}/{path.parent.name}/{path.name}" for path in found if path.is_dir())
 
 
-def _of(root: Path, scene: str, name: passes.Pass) -> list[Names]:
+def _of(root: Path, scene: str, name: Pass) -> list[Names]:
     """The pairs of a scene in one pass, whose last frame has no next one."""
     found: list[Names] = []
     for direction, (stem, step) in _DIRECTIONS.items():

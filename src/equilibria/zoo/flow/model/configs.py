@@ -20,9 +20,16 @@ from equilibria.zoo.flow.model.correlation import (
     CorrelationForm,
     correlation,
 )
-from equilibria.zoo.flow.model.encoders import STRIDE, Encoder, EncoderKind, Norm
+from equilibria.zoo.flow.model.encoders import (
+    STRIDE,
+    BilinearUpsampling,
+    ConvexUpsampling,
+    Encoder,
+    EncoderKind,
+    Norm,
+    Upsampling,
+)
 from equilibria.zoo.flow.model.network import DEQFlow, UnrolledFlow
-from equilibria.zoo.flow.model.upsampling import BilinearUpsampling, ConvexUpsampling, Upsampling
 
 __all__ = [
     "DEQGMAConfig",

@@ -13,8 +13,7 @@ from typing_extensions import override
 from equilibria import draws
 from equilibria.nn import DEQ, weight_norm
 from equilibria.run.models.base import EquilibriumModel, Model, Prediction
-from equilibria.zoo.flow.model.attention import ContextAttention
-from equilibria.zoo.flow.model.cell import Operands, State, UpdateCell
+from equilibria.zoo.flow.model.cell import ContextAttention, Operands, State, UpdateCell
 from equilibria.zoo.flow.model.encoders import STRIDE
 
 if TYPE_CHECKING:

@@ -7,13 +7,28 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from torch import Tensor
 
-from equilibria.zoo.io import film as video
-from equilibria.zoo.io import picture
-from equilibria.zoo.io.natural import natural
+from equilibria import files
+from equilibria.zoo.flow.data import read_flow
+from equilibria.zoo.io import image_files, video
+from equilibria.zoo.io.colours import Lengths, colour_png, flow_colours, legend
+from equilibria.zoo.io.naming import natural_key
+from equilibria.zoo.io.rows import Journal
 
-__all__ = ["Frame", "FramePair", "FramesError", "film", "found_in", "pairs_of", "read_frame"]
+__all__ = [
+    "PERCENT",
+    "Frame",
+    "FramePair",
+    "FramesError",
+    "draw_all",
+    "draw_one",
+    "film",
+    "found_in",
+    "pairs_of",
+    "read_frame",
+]
 
 
 LEGEND = "legend"
@@ -116,7 +131,7 @@ def found_in(words: Sequence[Path], *, without: Path | None = None) -> Iterator[
             f"the folder {path} has {count}, and optical flow is between two: name the folder that "
             "holds the frames themselves"
         )
-    return iter(_named(sorted(images, key=natural)))
+    return iter(_named(sorted(images, key=natural_key)))
 
 
 def film(path: Path) -> Iterator[Frame]:
@@ -177,4 +192,84 @@ def read_frame(path: Path) -> Tensor:
         DataError: the file cannot be read, is no image or damaged; it is grey, has more than 8 bits
             a channel, or is transparent somewhere. The message names it and says what to do.
     """
-    return picture.read(path, grey=_GREY)
+    return image_files.read(path, grey=_GREY)
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+# Flow in colours: one scale for all pictures of a folder, and a video of them.
+
+
+PERCENT = 99.0
+"""Of the lengths of all flow, the percentile that is the scale where none is given."""
+
+
+def draw_one(path: Path, flow: np.ndarray, scale: float | None = None) -> float:
+    """Write a flow in colours as PNG, and return its scale in pixels.
+
+    Args:
+        path: of the picture.
+        flow: (2, height, width) in pixels.
+        scale: in pixels; None for the 99th percentile of its lengths.
+    """
+    if scale is None:
+        lengths = Lengths()
+        lengths.add(flow)
+        scale = lengths.percentile(PERCENT)
+    files.write_bytes(path, colour_png(flow_colours(flow, scale)))
+    return scale
+
+
+def draw_all(
+    journal: Journal, scale: float | None = None, film: Path | None = None, rate: float = 15.0
+) -> tuple[float, int, int]:
+    """Write all flow of a folder in colours of one scale, and the legend.
+
+    Args:
+        journal: whose rows name the files.
+        scale: in pixels; None for the 99th percentile of the lengths of all pixels of all files.
+        film: video of the pictures; None for none.
+        rate: its frames per second.
+
+    Returns:
+        The scale, how many pictures there are, and how many of them the film has: those of the
+        size of the first.
+
+    Raises:
+        DataError: a file of flow is damaged, or PyAV is missing.
+    """
+    found = [Path(row["flow"]) for row in journal.read() if "flow" in row]
+    if scale is None:
+        lengths = Lengths()
+        for path in found:
+            lengths.add(_flow(journal.folder / path)[0])
+        scale = lengths.percentile(PERCENT)
+    folder = journal.folder / "colours"
+    folder.mkdir(exist_ok=True)
+
+    def pictures() -> Iterator[np.ndarray]:
+        for path in found:
+            image_files = flow_colours(*_arguments(journal.folder / path, scale))
+            content = colour_png(image_files)
+            target = folder / f"{path.stem}.png"
+            files.write(target, lambda file, content=content: file.write(content), flush=False)
+            yield image_files
+
+    shown = 0
+    if film is not None and found:
+        shown = video.write(film, pictures(), rate)
+    else:
+        for _ in pictures():
+            pass
+    files.write_bytes(folder / f"{LEGEND}.png", colour_png(legend(scale)))
+    return scale, len(found), shown
+
+
+def _flow(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    field = read_flow(path)
+    return field.flow.numpy(), field.valid.numpy()
+
+
+def _arguments(path: Path, scale: float) -> tuple[np.ndarray, float, np.ndarray]:
+    flow, valid = _flow(path)
+    return flow, scale, valid

@@ -16,7 +16,7 @@ from torch import Tensor
 from equilibria.nn import using
 from equilibria.run import run
 from equilibria.run.models import Model
-from equilibria.run.solvers import changed
+from equilibria.run.plugins import changed
 from equilibria.run.weights import checksum
 from equilibria.solve import Anderson, JacobianFree, Phantom, Solver, Status
 from equilibria.zoo.flow.model.cell import UpdateCell

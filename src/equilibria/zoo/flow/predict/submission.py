@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from equilibria.zoo.flow.predict.frames import Frame, FramePair, FramesError, pairs_of, read_frame
-from equilibria.zoo.io.naming import natural
+from equilibria.zoo.io.naming import natural_key
 
 __all__ = ["BENCHMARKS", "Benchmark"]
 
@@ -82,7 +82,7 @@ def _sintel(root: Path) -> Iterator[FramePair]:
         if not scenes.is_dir():
             raise FramesError(f"there is no folder {scenes}: the server takes clean and final")
         for scene in sorted(path for path in scenes.iterdir() if path.is_dir()):
-            images = sorted(scene.glob("frame_*.png"), key=natural)
+            images = sorted(scene.glob("frame_*.png"), key=natural_key)
             if len(images) < 2:
                 count = "a single image" if images else "no images"
                 raise FramesError(f"{scene} has {count} frame_*.png: expected two or more")

@@ -7,8 +7,7 @@
 `chains` makes a graph that needs no files; `load_nodes` and `load_graphs` read one's own.
 """
 
-from equilibria.zoo.graph.data.graph import NONE, Graph, normalised
-from equilibria.zoo.graph.data.joining import joined
+from equilibria.zoo.graph.data.graph import NONE, Graph, joined, normalised
 from equilibria.zoo.graph.data.sets import GraphSet, NodeSet
 from equilibria.zoo.graph.data.synthetic import chains
 from equilibria.zoo.graph.data.user import load_graphs, load_nodes

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from equilibria.run.data.errors import DataError, reading
-from equilibria.run.data.regular import open_file
+from equilibria.run.data.storage import DataError, open_file, reading
 
 LARGEST = 1 << 28
 """Bytes that a file may have: the largest of Planetoid has 40 MB."""

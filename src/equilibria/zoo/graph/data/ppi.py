@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from equilibria.run.data.errors import DataError, reading
-from equilibria.run.data.regular import open_file
+from equilibria.run.data.storage import DataError, open_file, reading
 from equilibria.zoo.graph.data.graph import Graph, undirected
 from equilibria.zoo.graph.data.sets import NodeSet
 from equilibria.zoo.io import arrays

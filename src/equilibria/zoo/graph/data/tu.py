@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equilibria.run.data.errors import DataError, reading
-from equilibria.run.data.regular import open_file
+from equilibria.run.data.storage import DataError, open_file, reading
 from equilibria.zoo.graph.data.graph import Graph, simple
 from equilibria.zoo.graph.data.sets import GraphSet, digest
 from equilibria.zoo.io import arrays

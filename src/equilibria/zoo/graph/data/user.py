@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from equilibria.run.data.dataset import UserData
-from equilibria.run.data.errors import DataError
+from equilibria.run.data.storage import DataError
 from equilibria.zoo.graph.data import tu
 from equilibria.zoo.graph.data.graph import SPLITS, Graph
 from equilibria.zoo.graph.data.sets import GraphSet, NodeSet, digest

@@ -8,17 +8,17 @@ from equilibria.zoo.graph.model.configs import (
     IGNNConfig,
     MGNNIConfig,
 )
-from equilibria.zoo.graph.model.constraint import (
+from equilibria.zoo.graph.model.edges import Edges
+from equilibria.zoo.graph.model.eignn import EIGNN, MGNNI
+from equilibria.zoo.graph.model.ignn import (
+    IGNN,
+    FiniteIGNN,
     constrain_,
     constrain_after,
     perron_radius,
     project_rows_,
 )
-from equilibria.zoo.graph.model.edges import Edges
-from equilibria.zoo.graph.model.eignn import EIGNN, MGNNI
-from equilibria.zoo.graph.model.gcn import GCN
-from equilibria.zoo.graph.model.ignn import IGNN, FiniteIGNN
-from equilibria.zoo.graph.model.network import GraphConfig, GraphNetwork, NodeEquilibrium
+from equilibria.zoo.graph.model.network import GCN, GraphConfig, GraphNetwork, NodeEquilibrium
 
 __all__ = [
     "EIGNN",

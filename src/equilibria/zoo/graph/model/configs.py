@@ -14,10 +14,9 @@ from equilibria.checks import check_within
 from equilibria.run.models.base import Model
 from equilibria.zoo.graph.model.edges import Normalise, checked
 from equilibria.zoo.graph.model.eignn import EIGNN, MGNNI
-from equilibria.zoo.graph.model.gcn import GCN
 from equilibria.zoo.graph.model.ignn import IGNN, FiniteIGNN, Initial
 from equilibria.zoo.graph.model.implicit import check_width
-from equilibria.zoo.graph.model.network import StackConfig
+from equilibria.zoo.graph.model.network import GCN, StackConfig
 
 __all__ = [
     "EIGNNConfig",

@@ -10,8 +10,8 @@ from typing import Any
 from typing_extensions import override
 
 from equilibria import files
-from equilibria.run.data import stored
-from equilibria.run.data.errors import DataError, reading
+from equilibria.run.data import storage
+from equilibria.run.data.storage import DataError, reading
 from equilibria.run.models import ClassifierConfig, ModelConfig
 from equilibria.run.tasks.base import SampleTask
 from equilibria.words import listed, plural
@@ -83,7 +83,7 @@ class Known:
         path = run / GRAPHS
         try:
             with reading(path):
-                content = stored.read(path, cls)
+                content = storage.read(path, cls)
             known = {each.name: content[each.name] for each in fields(cls) if each.name in content}
             return cls(**{**known, "labels": tuple(known["labels"])})
         except ValueError as error:

@@ -19,7 +19,7 @@ from equilibria.run.models import Model, ModelConfig
 from equilibria.run.tasks.base import TaskConfig, right
 from equilibria.zoo.graph import data as graphs
 from equilibria.zoo.graph.data import Graph, NodeSet
-from equilibria.zoo.graph.data.joining import Joined
+from equilibria.zoo.graph.data.graph import Joined
 from equilibria.zoo.graph.data.synthetic import FEATURES
 from equilibria.zoo.graph.task.graphs import Known, OnGraphs, complete
 

@@ -13,7 +13,7 @@ from equilibria.run.data import load
 from equilibria.run.models import ModelConfig
 from equilibria.run.tasks.base import LabelledTask, TaskConfig, known
 from equilibria.zoo.graph.data import GraphSet
-from equilibria.zoo.graph.data.joining import Joined
+from equilibria.zoo.graph.data.graph import Joined
 from equilibria.zoo.graph.task.graphs import Known, OnGraphs, complete
 from equilibria.zoo.io import selection
 

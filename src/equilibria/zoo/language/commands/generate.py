@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from equilibria.run import neural, run
+from equilibria.run.cli.options import add_solver, solve_by
 from equilibria.run.cli.parser import Parser, UserError, check_seed
-from equilibria.run.cli.solving import add_solver, solve_by
-from equilibria.run.device import device
+from equilibria.run.processes import device
 from equilibria.run.recipe import Recipe
 from equilibria.solve import Status
 from equilibria.words import listed, percent, plural, printable

@@ -13,9 +13,8 @@ import os
 from typing import Any
 
 from equilibria.zoo.io.vocabulary import Unit, Vocabulary
-from equilibria.zoo.language.data import encode, user
-from equilibria.zoo.language.data.corpus import Corpus, Statistics, Tokens
-from equilibria.zoo.language.data.reading import Errors
+from equilibria.zoo.language.data import corpus, user
+from equilibria.zoo.language.data.corpus import Corpus, Errors, Statistics, Tokens
 from equilibria.zoo.language.data.trigram import Trigram
 
 __all__ = ["Corpus", "Statistics", "Tokens", "Trigram", "Vocabulary", "available", "load"]
@@ -94,7 +93,7 @@ def load(
     if name is not None:
         return registry.load(name, data_dir, download, kind=Corpus, unit=unit, **limits)
     assert file is not None
-    options = encode.Options(unit=unit or "characters", **limits)
+    options = corpus.Options(unit=unit or "characters", **limits)
     source = user.source(
         file,
         options.unit,
@@ -103,4 +102,4 @@ def load(
         whole=vocabulary is not None,
         encoding=encoding,
     )
-    return encode.load(source, options, vocabulary)
+    return corpus.load(source, options, vocabulary)

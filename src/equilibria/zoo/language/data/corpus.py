@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import codecs
+import hashlib
+import io
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import torch
+from filelock import FileLock
 from torch import Tensor
 
-from equilibria.zoo.io.vocabulary import Unit, Vocabulary
+from equilibria import files
+from equilibria.run.data.storage import DataError, open_file, reading, writing
+from equilibria.words import plural
+from equilibria.zoo.io import download, remote
+from equilibria.zoo.io.archive import DAMAGED_ZIP, find_member, open_zip
+from equilibria.zoo.io.delimited import described
+from equilibria.zoo.io.vocabulary import (
+    UNITS,
+    Unit,
+    Vocabulary,
+    build_vocabulary,
+    code_points,
+    iterate_words,
+    number_table,
+)
 
 
 @dataclass(frozen=True)
@@ -92,3 +114,382 @@ class Corpus:
     checksum: str
     source: str
     folder: Path
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+# Text from a file, block by block: never more than a block of it is in memory.
+
+
+BLOCK = 1 << 20
+
+_SAMPLE = 1 << 14
+"""Bytes before and after one that is not UTF-8, by which the encoding is guessed."""
+
+_REPLACED = "\N{REPLACEMENT CHARACTER}"
+
+Errors = Literal["strict", "replace"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some bytes of a file: a range of them, or one file in a zip archive.
+
+    Attributes:
+        path: The file.
+        start: The first byte.
+        stop: The byte after the last; None for all that follow.
+        member: Name of a file in the archive `path`, read as it is unpacked; None where `path`
+            is the text itself.
+    """
+
+    path: Path
+    start: int = 0
+    stop: int | None = None
+    member: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path}" if self.member is None else f"{self.member} in {self.path}"
+
+    def blocks(self) -> Iterator[bytes]:
+        """The bytes, at most `BLOCK` at a time.
+
+        Raises:
+            DataError: If the file cannot be read or the archive is damaged.
+        """
+        with reading(self, *DAMAGED_ZIP, KeyError):
+            if self.member is None:
+                with open_file(self.path) as file:
+                    file.seek(self.start)
+                    yield from _blocks(file, None if self.stop is None else self.stop - self.start)
+            else:
+                with (
+                    open_zip(self.path, self.path) as archive,
+                    archive.open(find_member(archive, self.member) or self.member) as file,
+                ):
+                    yield from _blocks(file, None)  # pyright: ignore[reportArgumentType]
+
+
+@dataclass
+class Count:
+    """What a reader saw: bytes, Unicode characters, and characters put for invalid bytes."""
+
+    bytes: int = 0
+    characters: int = 0
+    replaced: int = 0
+
+
+def read_texts(
+    piece: Piece, errors: Errors = "strict", count: Count | None = None
+) -> Iterator[str]:
+    """The text of a piece, decoded from UTF-8 block by block; a byte order mark is left out.
+
+    Args:
+        piece: What to read.
+        errors: ``"replace"`` puts U+FFFD for bytes that are not UTF-8; ``"strict"`` raises.
+        count: Where to add up what was read.
+
+    Raises:
+        DataError: If the bytes are not UTF-8; the message names the first such byte's offset.
+    """
+    count = count if count is not None else Count()
+    place, rest = piece.start, b""
+    blocks = piece.blocks()
+    while True:
+        block = next(blocks, None)
+        data = rest + (block or b"")
+        try:
+            text, used = codecs.utf_8_decode(data, errors, block is None)
+        except UnicodeDecodeError as error:
+            raise DataError(_not_utf8(piece, place, data, error)) from error
+        if place == 0 and text.startswith("\N{ZERO WIDTH NO-BREAK SPACE}"):
+            text = text[1:]
+        if errors == "replace":
+            # The bytes EF BF BD are U+FFFD itself wherever they stand: nobody replaced those.
+            done = memoryview(data)[:used].tobytes()
+            count.replaced += text.count(_REPLACED) - done.count(_REPLACED.encode())
+        count.bytes += used
+        count.characters += len(text)
+        place, rest = place + used, data[used:]
+        if text:
+            yield text
+        if block is None:
+            return
+
+
+def _blocks(file: BinaryIO, length: int | None) -> Iterator[bytes]:
+    while length is None or length > 0:
+        block = file.read(BLOCK if length is None else min(BLOCK, length))
+        if not block:
+            return
+        if length is not None:
+            length -= len(block)
+        yield block
+
+
+def convert(path: Path, encoding: str, into: Path) -> None:
+    """Write a text in UTF-8, block by block.
+
+    Args:
+        path: The text.
+        encoding: Of it, one that Python knows.
+        into: The file that is written.
+
+    Raises:
+        DataError: If the text cannot be read, or is in another encoding.
+    """
+    with (
+        reading(path),
+        open_file(path) as file,
+        into.open("w", encoding="utf-8", newline="") as out,
+    ):
+        try:
+            text = io.TextIOWrapper(file, encoding=encoding, newline="")
+            while block := text.read(BLOCK):
+                out.write(block)
+        except UnicodeError as error:
+            raise DataError(
+                f"{path} is not in the encoding {encoding} ({error}): name another one with "
+                "--task.encoding, or encoding= in Python"
+            ) from None
+
+
+def _not_utf8(piece: Piece, place: int, data: bytes, error: UnicodeDecodeError) -> str:
+    around = data[max(0, error.start - _SAMPLE) : error.start + _SAMPLE]
+    return (
+        f"{piece} is not UTF-8: byte 0x{data[error.start]:02x} at offset {place + error.start} "
+        f"({error.reason}); {described(around)}. Convert it with iconv -f NAME -t UTF-8, or name "
+        "its encoding in training: --task.encoding NAME, or encoding='NAME' in Python; or have "
+        "invalid bytes replaced by U+FFFD: --task.errors replace, or errors='replace'"
+    )
+
+
+# --- encode ---------------------------------------------------------------------------------------
+
+# Encode a text once, into a folder of the user's cache, whole or not at all.
+
+
+SPLITS = ("train", "valid", "test")
+
+# A part of the name of every folder: another layout of the files must not meet this one.
+_FORMAT = 1
+_INFO = "corpus.json"
+_VOCABULARY = "vocabulary.json"
+_FEWEST = 2
+
+CONVERTED = "text.utf-8"
+"""The file, while a text is encoded, that has it in UTF-8 if it was in another encoding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A text before it is encoded.
+
+    Attributes:
+        name: What the corpus is called.
+        key: Checksums of the files and all else that decides what the splits are.
+        origin: Where the text came from, for the reader.
+        pieces: Opens the text: where each split lies. Called only if nothing is in the cache, with
+            a folder where it may write the text as `CONVERTED`.
+        check: Called when all has been read, to raise DataError if a file is no longer as it
+            was when `key` was made.
+    """
+
+    name: str
+    key: tuple[Any, ...]
+    origin: str
+    pieces: Callable[[Path], dict[str, Piece]]
+    check: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a text is encoded.
+
+    Attributes:
+        unit: ``"words"`` or ``"characters"``.
+        min_count: A token that occurs less often in the training split is ``<unk>``.
+        max_size: Maximum size of the vocabulary; None for no limit.
+        errors: ``"strict"`` or ``"replace"``, for bytes that are not UTF-8.
+
+    Raises:
+        ValueError: If one of them is out of its range.
+    """
+
+    unit: Unit
+    min_count: int = 1
+    max_size: int | None = None
+    errors: Errors = "strict"
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS:
+            raise ValueError(f"unit is {self.unit!r}: expected one of {', '.join(UNITS)}")
+        if self.errors not in ("strict", "replace"):
+            raise ValueError(f"errors is {self.errors!r}: expected 'strict' or 'replace'")
+        if self.min_count < 1:
+            raise ValueError(f"min_count is {self.min_count}: expected 1 or more")
+        if self.max_size is not None and self.max_size < 3:
+            raise ValueError(
+                f"max_size is {self.max_size}: expected 3 or more, including <unk> and <eos>"
+            )
+
+
+def load(source: Source, options: Options, vocabulary: Vocabulary | None = None) -> Corpus:
+    """The encoded text from the cache, where it is put first if it is not there or is damaged.
+
+    Two passes over the text, one for the vocabulary and one to encode, keep a block of it and
+    the vocabulary in memory. Two processes that want the same text wait for each other.
+
+    Args:
+        source: The text.
+        options: How it is encoded.
+        vocabulary: Of another text, to encode with; None for that of the text's training split.
+
+    Raises:
+        DataError: If the text cannot be read, is too short, or the cache cannot be written.
+    """
+    given = () if vocabulary is None else (vocabulary.unit, vocabulary.tokens)
+    content = json.dumps([_FORMAT, source.key, asdict(options), *given])
+    key = hashlib.sha256(content.encode()).hexdigest()[:16]
+    folder = remote.cache() / "text" / f"{_as_name(source.name)}-{options.unit}-{key}"
+    with writing(folder, "XDG_CACHE_HOME"):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_name(f".{folder.name}.lock")):
+            found = _read(folder, source)
+            if found is None:
+                _make(folder, source, options, vocabulary)
+                found = _read(folder, source)
+    if found is None:
+        raise DataError(f"{folder} was damaged immediately after it was written: check the disk")
+    return found
+
+
+def _as_name(name: str) -> str:
+    """A name for a folder: letters, digits and dashes, not long."""
+    return "".join(c if c.isascii() and c.isalnum() else "-" for c in name)[:40]
+
+
+def _read(folder: Path, source: Source) -> Corpus | None:
+    """The corpus in a folder; None if there is none or it is not as it was written."""
+    try:
+        info = json.loads((folder / _INFO).read_text(encoding="utf-8"))
+        for name, checksum in info["files"].items():
+            if download.digest(folder / name) != checksum:
+                return None
+        vocabulary = Vocabulary.load(folder / _VOCABULARY)
+        statistics = {split: Statistics(**each) for split, each in info["statistics"].items()}
+        splits = {
+            split: Tokens(np.memmap(folder / f"{split}.bin", dtype=info["dtype"], mode="r"))
+            for split in statistics
+        }
+    except (OSError, DataError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    total = hashlib.sha256(json.dumps([info["dtype"], info["files"]], sort_keys=True).encode())
+    return Corpus(
+        name=source.name,
+        unit=vocabulary.unit,
+        vocabulary=vocabulary,
+        splits=splits,
+        statistics=statistics,
+        checksum=f"sha256:{total.hexdigest()}",
+        source=source.origin,
+        folder=folder,
+    )
+
+
+def _make(folder: Path, source: Source, options: Options, vocabulary: Vocabulary | None) -> None:
+    """Encode the text into a folder of another name, and rename it when it is complete."""
+    files.clear(folder.parent, folder.name)  # of a process that was killed
+    with files.whole_folder(folder) as part:
+        pieces = source.pieces(part)
+        if vocabulary is None:
+            vocabulary = build_vocabulary(
+                read_texts(pieces["train"], options.errors),
+                options.unit,
+                part,
+                min_count=options.min_count,
+                max_size=options.max_size,
+            )
+        dtype = smallest_type(vocabulary.size)
+        statistics = {
+            split: _encode(piece, options, vocabulary, dtype, part / f"{split}.bin")
+            for split, piece in pieces.items()
+        }
+        if source.check is not None:
+            source.check()
+        (part / CONVERTED).unlink(missing_ok=True)
+        _check_length(source, options, statistics)
+        vocabulary.save(part / _VOCABULARY)
+        names = [_VOCABULARY, *(f"{split}.bin" for split in pieces)]
+        info = {
+            "name": source.name,
+            "source": source.origin,
+            "options": asdict(options),
+            "vocabulary": vocabulary.size,
+            "dtype": dtype.str,
+            "statistics": {split: asdict(found) for split, found in statistics.items()},
+            "files": {name: download.digest(part / name) for name in names},
+        }
+        (part / _INFO).write_text(json.dumps(info, indent=1), encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)  # damaged, or it would not be recreated
+
+
+def smallest_type(size: int) -> np.dtype[Any]:
+    """The type that holds the numbers below `size` in the fewest bytes, little-endian."""
+    if size <= 1 << 8:
+        return np.dtype("u1")
+    return np.dtype("<u2" if size <= 1 << 16 else "<i4")
+
+
+def _encode(
+    piece: Piece, options: Options, vocabulary: Vocabulary, dtype: np.dtype[Any], path: Path
+) -> Statistics:
+    """Write the tokens of one split, block by block, and count them."""
+    count = Count()
+    texts = read_texts(piece, options.errors, count)
+    tokens, unknown = 0, 0
+    seen = np.zeros(vocabulary.size, dtype=bool)
+    with path.open("wb") as file:
+        for numbers in _numbers(texts, vocabulary, dtype):
+            numbers.tofile(file)
+            tokens += len(numbers)
+            unknown += int((numbers == vocabulary.unknown).sum())
+            seen[numbers] = True
+    return Statistics(
+        tokens=tokens,
+        types=int(seen.sum()),
+        unknown=unknown,
+        characters=count.characters,
+        bytes=count.bytes,
+        replaced=count.replaced,
+    )
+
+
+def _numbers(
+    texts: Iterator[str], vocabulary: Vocabulary, dtype: np.dtype[Any]
+) -> Iterator[np.ndarray]:
+    if vocabulary.unit == "words":
+        for words in iterate_words(texts):
+            yield np.fromiter(vocabulary.numbers(words), dtype, len(words))
+        return
+    table = number_table(vocabulary, dtype)
+    for text in texts:
+        yield table[code_points(text)]
+
+
+def _check_length(source: Source, options: Options, statistics: dict[str, Statistics]) -> None:
+    total = sum(found.tokens for found in statistics.values())
+    if min(found.tokens for found in statistics.values()) >= _FEWEST:
+        return
+    if len(statistics) == 1:
+        raise DataError(
+            f"{source.origin} is too short: {plural(total, 'token')} by {options.unit}, "
+            f"and {_FEWEST} are needed, one to read and one to predict"
+        )
+    each = ", ".join(f"{split} {found.tokens}" for split, found in statistics.items())
+    advice = "" if options.unit == "characters" else ", or read it by characters"
+    raise DataError(
+        f"{source.origin} is too short: {plural(total, 'token')} by {options.unit} "
+        f"({each}), and each split needs {_FEWEST}, one to read and one to predict. Give a longer "
+        f"text or larger shares{advice}"
+    )

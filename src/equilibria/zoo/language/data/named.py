@@ -7,10 +7,8 @@ from typing import Any
 
 from equilibria.zoo.io.remote import Entry, Files, Remote
 from equilibria.zoo.io.vocabulary import Unit, Vocabulary
-from equilibria.zoo.language.data import encode
-from equilibria.zoo.language.data.corpus import Corpus
-from equilibria.zoo.language.data.encode import SPLITS, Options, Source
-from equilibria.zoo.language.data.reading import Piece
+from equilibria.zoo.language.data import corpus
+from equilibria.zoo.language.data.corpus import SPLITS, Corpus, Options, Piece, Source
 
 
 def read(
@@ -43,7 +41,7 @@ def read(
         origin=f"{files.entry.title}, {remotes[0].address}",
         pieces=pieces,
     )
-    return encode.load(source, Options(unit=unit or "words", **options), vocabulary)
+    return corpus.load(source, Options(unit=unit or "words", **options), vocabulary)
 
 
 PTB = Entry(

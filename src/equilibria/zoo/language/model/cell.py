@@ -1,16 +1,94 @@
 """What the cells of sequence models have in common, and the causal injection that feeds them."""
 
+from __future__ import annotations
+
 import abc
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from equilibria.zoo.language.model.config import SequenceConfig
+from equilibria.checks import check_within
+from equilibria.nn.init import Maps, fill
+from equilibria.zoo.language.model.base import SequenceConfig, SequenceModel, require_batch
 
-__all__ = ["CausalInjection", "CellConfig", "SequenceCell"]
+__all__ = [
+    "CausalInjection",
+    "CellConfig",
+    "Ensemble",
+    "InjectedModel",
+    "SequenceCell",
+    "detached",
+    "initialise",
+    "scale_of",
+]
+
+
+# --- initial --------------------------------------------------------------------------------------
+
+# How the weights of a cell begin.
+
+
+Ensemble = Literal["normal", "gaussian", "orthogonal", "goe", "antisymmetric"]
+"""`normal`: independent entries of standard deviation `scale`, as in the papers. The others are the
+ensembles of `equilibria.nn.init`, where `scale` is sqrt(V). That of normal matrices there, which
+has the name too, is for `equilibria.nn.init.initialize` and a recipe's `initialisation`."""
+
+SCALES: dict[str, float] = {
+    "normal": 0.01,
+    "gaussian": 1.0,
+    "orthogonal": 1.0,
+    "goe": 0.5,
+    "antisymmetric": 0.5,
+}
+
+
+def scale_of(initial: str, scale: float | None) -> float:
+    """The scale where None stands for the papers' 0.01, or for an ensemble's critical value.
+
+    Raises:
+        ValueError: there is no such ensemble, or the scale is negative.
+    """
+    if initial not in SCALES:
+        raise ValueError(f"initial must be one of {', '.join(SCALES)}, got '{initial}'")
+    if scale is not None:
+        check_within("[0, inf)", scale=scale)
+    return SCALES[initial] if scale is None else scale
+
+
+@torch.no_grad()
+def initialise(
+    linear: nn.Linear,
+    initial: Ensemble,
+    scale: float,
+    rows: Sequence[int] | None = None,
+    columns: int = 1,
+) -> None:
+    """Fill the weight of a linear map, in place, and set its bias to zero.
+
+    Args:
+        linear: weight (outputs, inputs); not normalised yet.
+        initial: the ensemble; one that needs square matrices gives way to `gaussian` for a map that
+            is not square.
+        scale: see `Ensemble`.
+        rows: outputs of each of the maps that the weight holds one below the other, such as query,
+            key and value; None for one.
+        columns: maps that it holds side by side, such as the taps of a convolution. Each is a
+            member of the ensemble.
+    """
+    if linear.bias is not None:
+        linear.bias.zero_()
+    if initial == "normal":
+        linear.weight.normal_(0.0, scale)
+        return
+    fill(linear.weight.detach(), initial, scale, Maps(rows=tuple(rows or ()), columns=columns))
+
+
+# --- cell -----------------------------------------------------------------------------------------
 
 
 class SequenceCell(nn.Module, abc.ABC):
@@ -136,3 +214,64 @@ def windows(x: Tensor, kernel: int, dilation: int) -> Tensor:
         return x
     time = x.shape[1] - (kernel - 1) * dilation
     return torch.cat([x[:, j * dilation : j * dilation + time] for j in range(kernel)], -1)
+
+
+# --- injected -------------------------------------------------------------------------------------
+
+# Sequence models around one cell: the injection, the memory and the carry between segments.
+
+
+class InjectedModel(SequenceModel):
+    """Tokens are embedded and injected into one cell, and the softmax reads the cell's state.
+
+    The carry is a dict of `memory`, what the cell keeps of the states, and `history`, the last
+    embeddings that the injection reads.
+
+    Args:
+        config: of the cell and the vocabulary.
+        features: what the cell's state is read as.
+    """
+
+    def __init__(self, config: CellConfig, features: int) -> None:
+        super().__init__(config, config.width, features)
+        self.injection = config.injection()
+
+    @property
+    @abc.abstractmethod
+    def the_cell(self) -> SequenceCell:
+        """The cell that is solved or stacked."""
+
+    def inject(self, x: Tensor, carry: Any = None) -> tuple[Any, ...]:
+        """Return the operands of the cell: what its state depends on, computed once.
+
+        Args:
+            x: tokens (batch, time).
+            carry: of the prediction on the segment before; None at a beginning.
+        """
+        u, memory, _ = self.injected(x, carry)
+        return self.the_cell.inject(u, memory)
+
+    def readout(self, z: Any) -> Tensor:
+        """Return the features (batch, time, features) at a state, with dropout."""
+        return self.output_dropout(self.the_cell.read(z))
+
+    def injected(self, tokens: Tensor, carry: Any) -> tuple[Tensor, Any, Tensor]:
+        """Return the injection (batch, time, units), the memory and the injection's history."""
+        carry = carry or {}
+        require_batch(carry, tokens)
+        u, history = self.injection(self.embed(tokens), carry.get("history"))
+        return u, carry.get("memory"), history
+
+    def carried(self, memory: Any, history: Tensor) -> dict[str, Any] | None:
+        """Return what the next segment needs, detached; None where it needs nothing."""
+        carry = {"memory": self.the_cell.keep(memory)} if memory is not None else {}
+        if carry.get("memory") is None:
+            carry = {}
+        if history.shape[1]:
+            carry["history"] = history
+        return detached(carry) or None
+
+
+def detached(tree: Any) -> Any:
+    """A tree of tensors cut off the graph, each in a storage of its own size."""
+    return pytree.tree_map(lambda x: x.detach().clone(), tree)

@@ -14,8 +14,7 @@ from equilibria.nn.recurrent.cell import CellOptions
 from equilibria.nn.recurrent.layer import Recurrent as CellLoop
 from equilibria.run.models.base import ExplicitConfig, Prediction
 from equilibria.run.registry import find, resolve
-from equilibria.zoo.language.model.base import SequenceModel, require_batch
-from equilibria.zoo.language.model.config import SequenceConfig
+from equilibria.zoo.language.model.base import SequenceConfig, SequenceModel, require_batch
 
 __all__ = ["CellLanguageConfig", "GRUConfig", "LSTMConfig", "Recurrent"]
 

@@ -9,16 +9,18 @@ from typing_extensions import override
 
 from equilibria.checks import check_fields
 from equilibria.nn import VariationalDropout, weight_norm
+from equilibria.nn.dropout import weight_dropout
 from equilibria.nn.init import Maps
-from equilibria.nn.weight_dropout import weight_dropout
 from equilibria.zoo.language.model.cell import (
     CausalInjection,
     CellConfig,
+    Ensemble,
     SequenceCell,
+    initialise,
     lengthened,
+    scale_of,
     windows,
 )
-from equilibria.zoo.language.model.initial import Ensemble, initialise, scale_of
 
 __all__ = ["TrellisCell", "TrellisConfig"]
 

@@ -17,7 +17,7 @@ from equilibria.run.models import Model, ModelConfig
 from equilibria.run.tasks.base import Task, TaskConfig, known
 from equilibria.run.tasks.feed import WHOLE, Batch, Part, Streams, segment
 from equilibria.words import nearest
-from equilibria.zoo.io.tokens import Predicts, with_vocabulary
+from equilibria.zoo.io.sequences import Predicts, with_vocabulary
 
 if TYPE_CHECKING:
     from equilibria.zoo.language.data import Corpus

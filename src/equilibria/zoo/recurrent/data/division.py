@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from equilibria.run.data.errors import DataError
+from equilibria.run.data.storage import DataError
 
 SHARE = 0.25
 """Of each class."""

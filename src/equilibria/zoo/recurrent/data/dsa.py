@@ -11,10 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equilibria.run.data.errors import DataError, reading
-from equilibria.run.data.progress import tracked
-from equilibria.run.data.regular import open_file
-from equilibria.zoo.io import checksums, kept
+from equilibria.run.data.storage import DataError, open_file, reading, track
+from equilibria.zoo.io import download, remote
 from equilibria.zoo.io.archive import DAMAGED_ZIP, open_zip
 from equilibria.zoo.io.remote import Entry, Files, Remote
 from equilibria.zoo.io.sequences import Sequences, SequenceSet
@@ -75,8 +73,8 @@ def read(files: Files) -> SequenceSet:
     """
     path, *more = files.paths
     root = None if not more else path.parent
-    key = checksums.fingerprint(root, _names()) if root else checksums.digest(path)
-    found = kept.tensors(
+    key = download.fingerprint(root, _names()) if root else download.digest(path)
+    found = remote.tensors(
         f"sequences/dsa-{_FORMAT}-{key.rpartition(':')[2][:24]}",
         lambda: _segments(root) if root else _packed(path),
     )
@@ -141,7 +139,7 @@ def _parsed(content: Callable[[str], bytes]) -> dict[str, Tensor]:
     """Values by activity, person, segment, step and channel."""
     names = _names()
     values = np.empty((len(names), STEPS, len(CHANNELS)), np.float32)
-    for place, name in enumerate(tracked(names, len(names), "Reading DSA-19 once")):
+    for place, name in enumerate(track(names, len(names), "Reading DSA-19 once")):
         values[place] = _numbers(content(name), name)
     x = torch.from_numpy(values)
     return {"x": x.unflatten(0, (len(ACTIVITIES), PERSONS, SEGMENTS))}

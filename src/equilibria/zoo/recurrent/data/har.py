@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equilibria.run.data.errors import DataError, reading
-from equilibria.run.data.regular import open_file
-from equilibria.zoo.io import checksums, kept
+from equilibria.run.data.storage import DataError, open_file, reading
+from equilibria.zoo.io import download, remote
 from equilibria.zoo.io.archive import DAMAGED_ZIP, open_zip
 from equilibria.zoo.io.remote import Entry, Files, Remote
 from equilibria.zoo.io.sequences import Sequences, SequenceSet
@@ -75,9 +74,9 @@ def read(files: Files, *, binary: bool) -> SequenceSet:
         DataError: If a file is damaged or another one.
     """
     paths = files.paths
-    key = hashlib.sha256("".join(map(checksums.digest, paths)).encode()).hexdigest()[:24]
+    key = hashlib.sha256("".join(map(download.digest, paths)).encode()).hexdigest()[:24]
     make = partial(_texts, paths) if files.remote.copy is None else partial(_windows, paths[0])
-    found = kept.tensors(f"sequences/har-{_FORMAT}-{key}", make)
+    found = remote.tensors(f"sequences/har-{_FORMAT}-{key}", make)
     half = torch.tensor([int(activity not in FIRST) for activity in ACTIVITIES])
     splits = {}
     for split in COUNTS:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equilibria.run.data import registry
 from equilibria.run.data.dataset import Dataset, Split
-from equilibria.run.data.errors import DataError
+from equilibria.run.data.storage import DataError
 from equilibria.zoo.io.remote import Entry, Files
 from equilibria.zoo.io.sequences import Sequences, SequenceSamples, SequenceSet
 

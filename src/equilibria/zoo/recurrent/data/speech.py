@@ -12,12 +12,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from equilibria.run.data.errors import DataError, reading
-from equilibria.run.data.progress import tracked
-from equilibria.zoo.io import archive, checksums, kept, mel, wav
-from equilibria.zoo.io.recordings import CHANNELS, samples, second
+from equilibria.run.data.storage import DataError, reading, track
+from equilibria.zoo.io import archive, download, remote, sound
 from equilibria.zoo.io.remote import Entry, Files, Remote
 from equilibria.zoo.io.sequences import Sequences, SequenceSet
+from equilibria.zoo.io.sound import CHANNELS, samples, second
 
 COMMANDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 """The words that are classes of Google-12, before silence and unknown words."""
@@ -76,7 +75,7 @@ def read(files: Files, *, commands: bool) -> SequenceSet:
     """
     path, *more = files.paths
     root = None if not more else path.parent
-    found = kept.tensors(
+    found = remote.tensors(
         f"sequences/speech-commands-{_FORMAT}-{_key(files, root)}",
         lambda: _features(_folder(root) if root else archive.members(path, _wanted, _LARGEST)),
     )
@@ -151,14 +150,14 @@ def _features(files: Iterable[tuple[str, bytes]]) -> dict[str, Tensor]:
                 lists[name] = content.decode("utf-8", "replace")
                 continue
             where = f"{name} of Speech Commands"
-            wave = samples(*wav.decode(content, where), where)
+            wave = samples(*sound.decode(content, where), where)
             if folder == _NOISE:
                 noises[Path(file).stem] = wave
             else:
                 names.append(name)
                 yield second(wave)
 
-    parts = list(_log_mels(tracked(waves(), None, "Computing features of utterances once")))
+    parts = list(_log_mels(track(waves(), None, "Computing features of utterances once")))
     words = [name.partition("/")[0] for name in names]
     if missing := [word for word in WORDS if word not in set(words)] or [_NOISE] * (not noises):
         raise DataError(f"Speech Commands has no {missing[0]}/*.wav: it is incomplete")
@@ -193,7 +192,7 @@ def _features(files: Iterable[tuple[str, bytes]]) -> dict[str, Tensor]:
 def _log_mels(waves: Iterator[Tensor]) -> Iterator[Tensor]:
     """Features of recordings of equal length, many at a time."""
     while batch := list(islice(waves, _BATCH)):
-        yield mel.log_mel(torch.stack(batch))
+        yield sound.log_mel(torch.stack(batch))
 
 
 def _silence(noises: dict[str, Tensor], count: int, split: int) -> tuple[list[Tensor], list[str]]:
@@ -205,11 +204,11 @@ def _silence(noises: dict[str, Tensor], count: int, split: int) -> tuple[list[Te
         name = names[number % len(names)]
         ends = [len(noises[name]) * share // 100 for share in (0, *SHARES)]
         stretch = noises[name][ends[split] : ends[split + 1]]
-        if (room := len(stretch) - mel.RATE) < 0:
+        if (room := len(stretch) - sound.RATE) < 0:
             raise DataError(f"{_NOISE}/{name}.wav is too short: a tenth has to be a second")
         start = int(torch.randint(room + 1, (), generator=generator))
         volume = torch.rand((), generator=generator)
-        cut.append(stretch[start : start + mel.RATE] * volume)
+        cut.append(stretch[start : start + sound.RATE] * volume)
         of.append(name)
     return cut, of
 
@@ -244,9 +243,9 @@ def _key(files: Files, root: Path | None) -> str:
     """What the features depend on: the archive's checksum, or the unpacked files."""
     if root is None:
         (path,) = files.paths
-        checksum = files.remote.checksums.get(path.name) or checksums.digest(path)
+        checksum = files.remote.checksums.get(path.name) or download.digest(path)
     else:
-        checksum = checksums.fingerprint(root, _names(root))
+        checksum = download.fingerprint(root, _names(root))
     return checksum.rpartition(":")[2][:24]
 
 

@@ -10,11 +10,11 @@ from typing import Literal
 
 import numpy as np
 
-from equilibria.run.data.errors import DataError
-from equilibria.zoo.io import arrays, delimited, recordings
+from equilibria.run.data.storage import DataError
+from equilibria.zoo.io import arrays, delimited, sound
 from equilibria.zoo.io.delimited import Format
 
-SUFFIXES = (".csv", ".tsv", ".txt", ".npy", ".npz", *recordings.SUFFIXES)
+SUFFIXES = (".csv", ".tsv", ".txt", ".npy", ".npz", *sound.SUFFIXES)
 
 TEXTS = (".csv", ".tsv", ".txt")
 
@@ -66,8 +66,8 @@ def read(path: Path, how: Reading) -> tuple[np.ndarray, tuple[str, ...]]:
         )
     if kind in TEXTS:
         return _text(path, how)
-    if kind in recordings.SUFFIXES:
-        return recordings.features(path, how.channel).numpy(), recordings.CHANNELS
+    if kind in sound.SUFFIXES:
+        return sound.features(path, how.channel).numpy(), sound.CHANNELS
     found = arrays.read(path)
     if len(found) != 1 and "x" not in found:
         raise DataError(

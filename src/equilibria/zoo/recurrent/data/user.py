@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from equilibria.run.data.dataset import UserData
-from equilibria.run.data.errors import DataError
-from equilibria.run.data.progress import tracked
-from equilibria.zoo.io import arrays, delimited, layout, recordings
+from equilibria.run.data.storage import DataError, track
+from equilibria.zoo.io import arrays, delimited, layout, sound
 from equilibria.zoo.io.delimited import Separator
 from equilibria.zoo.io.layout import TEST, TRAIN, VALID
 from equilibria.zoo.io.sequences import Sequences, SequenceSet, digest, padded
@@ -144,7 +143,7 @@ def _check_used(
     kinds = {path.suffix.lower() for path in files}
     for name, value, suffixes in (
         ("separator", separator, tables.TEXTS),
-        ("channel", channel, recordings.SUFFIXES),
+        ("channel", channel, sound.SUFFIXES),
     ):
         if value is not None and not kinds & {*suffixes}:
             raise DataError(
@@ -241,7 +240,7 @@ def _read(files: dict[Path, _Place], how: Reading) -> tuple[dict[str, _Part], tu
     parts: dict[str, _Part] = {}
     names: dict[tuple[str, ...], Path] = {}
     longest = width = 0
-    for path, place in tracked(files.items(), len(files), "Reading sequences"):
+    for path, place in track(files.items(), len(files), "Reading sequences"):
         each, channels = tables.read(path, how)
         width = width or each.shape[1]
         if each.shape[1] != width:

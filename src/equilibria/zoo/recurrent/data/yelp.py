@@ -17,13 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equilibria.run.data.errors import DataError, reading
-from equilibria.run.data.progress import tracked
-from equilibria.run.data.regular import open_file
-from equilibria.zoo.io import archive, checksums, counting, kept
+from equilibria.run.data.storage import DataError, open_file, reading, track
+from equilibria.zoo.io import archive, download, remote
 from equilibria.zoo.io.remote import Entry, Files, Remote
 from equilibria.zoo.io.sequences import Sequences, SequenceSet
-from equilibria.zoo.io.vocabulary import END, UNKNOWN
+from equilibria.zoo.io.vocabulary import END, LONGEST, UNKNOWN, build_vocabulary
 
 WORDS = 300
 """Words of a review that are read, the first ones."""
@@ -79,7 +77,7 @@ def read(files: Files, *, train: int | None = None, test: int | None = None) -> 
     official = path.name == _JSON
     if official:
         counts = {split: count or HALF for split, count in counts.items()}
-    checksum = files.remote.checksums.get(path.name) or checksums.digest(path)
+    checksum = files.remote.checksums.get(path.name) or download.digest(path)
     key = hashlib.sha256(repr((_FORMAT, checksum, counts)).encode()).hexdigest()[:24]
 
     def reviews(split: str) -> Iterator[Review]:
@@ -88,7 +86,7 @@ def read(files: Files, *, train: int | None = None, test: int | None = None) -> 
         first = 0 if split == "train" else counts["train"] or 0
         return islice(_lines(path), first, first + (counts[split] or 0))
 
-    found = kept.tensors(f"sequences/yelp-{key}", lambda: _encoded(reviews, path))
+    found = remote.tensors(f"sequences/yelp-{key}", lambda: _encoded(reviews, path))
     for split, count in counts.items():
         if count is not None and (there := len(found[f"{split}.stars"])) < count:
             raise DataError(f"{path} has {there:,} reviews to {split} on: expected {count:,}")
@@ -110,23 +108,23 @@ def read(files: Files, *, train: int | None = None, test: int | None = None) -> 
 def words(text: str) -> list[str]:
     """The first 300 words of a review."""
     found = (match[0] for match in islice(_WORD.finditer(text.lower()), WORDS))
-    return [word if len(word) <= counting.LONGEST else UNKNOWN for word in found]
+    return [word if len(word) <= LONGEST else UNKNOWN for word in found]
 
 
 def _encoded(reviews: Callable[[str], Iterator[Review]], path: Path) -> dict[str, Tensor]:
     """Tokens, lengths and stars of both splits: one pass for the vocabulary, one to encode."""
-    training = tracked(reviews("train"), None, "Counting the words of Yelp reviews")
+    training = track(reviews("train"), None, "Counting the words of Yelp reviews")
     texts = (" ".join(words(text)) + " " for _, text in training)
     with tempfile.TemporaryDirectory() as scratch:
         size = VOCABULARY + 2  # with <unk> and <eos>
-        vocabulary = counting.count(texts, "words", Path(scratch), min_count=1, max_size=size)
+        vocabulary = build_vocabulary(texts, "words", Path(scratch), min_count=1, max_size=size)
     ranked = [token for token in vocabulary.tokens if token not in (UNKNOWN, END)]
     numbers = {word: number for number, word in enumerate(ranked, OTHER + 1)}
     found = {}
     for split in ("train", "test"):
         stars: list[int] = []
         rows: list[np.ndarray] = []
-        for count, text in tracked(reviews(split), None, f"Encoding Yelp reviews to {split} on"):
+        for count, text in track(reviews(split), None, f"Encoding Yelp reviews to {split} on"):
             stars.append(count)
             tokens = [numbers.get(word, OTHER) for word in words(text)] or [OTHER]
             rows.append(np.array(tokens, np.int16))  # a quarter of the size, in the cache too

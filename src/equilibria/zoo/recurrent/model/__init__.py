@@ -25,8 +25,12 @@ from equilibria.zoo.recurrent.model.named import (
     ImplicitEulerRNN,
     SpectralRNN,
 )
-from equilibria.zoo.recurrent.model.plain import AntisymmetricRNNOptions, FastRNNOptions, RNNOptions
-from equilibria.zoo.recurrent.model.spectral import SpectralRNNOptions
+from equilibria.zoo.recurrent.model.plain import (
+    AntisymmetricRNNOptions,
+    FastRNNOptions,
+    RNNOptions,
+    SpectralRNNOptions,
+)
 
 __all__ = [
     "CELLS",

@@ -13,8 +13,12 @@ from equilibria.checks import check_fields
 from equilibria.nn import DEQ
 from equilibria.nn.recurrent.cell import Activation, Cell, CellOptions, State, Sweep, last
 from equilibria.solve import Solution, shared
-from equilibria.zoo.recurrent.model.equilibrated import Equilibrated, EquilibratedOptions
-from equilibria.zoo.recurrent.model.transition import Transition, transition
+from equilibria.zoo.recurrent.model.ernn import (
+    Equilibrated,
+    EquilibratedOptions,
+    Transition,
+    transition,
+)
 
 __all__ = ["ImplicitERNNCell", "ImplicitERNNOptions", "ImplicitEulerCell", "ImplicitEulerOptions"]
 

@@ -12,8 +12,12 @@ from equilibria.zoo.recurrent.model.gated import (
     UGRNNOptions,
 )
 from equilibria.zoo.recurrent.model.implicit import ImplicitERNNOptions, ImplicitEulerOptions
-from equilibria.zoo.recurrent.model.plain import AntisymmetricRNNOptions, FastRNNOptions, RNNOptions
-from equilibria.zoo.recurrent.model.spectral import SpectralRNNOptions
+from equilibria.zoo.recurrent.model.plain import (
+    AntisymmetricRNNOptions,
+    FastRNNOptions,
+    RNNOptions,
+    SpectralRNNOptions,
+)
 
 __all__ = [
     "CELLS",

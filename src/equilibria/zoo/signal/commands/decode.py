@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from rich.progress import track
 
-from equilibria.run import device as devices
+from equilibria.run import processes as devices
 from equilibria.run.cli.output import Output
 from equilibria.run.cli.parser import Parser, UserError
 from equilibria.run.cli.status import DONE

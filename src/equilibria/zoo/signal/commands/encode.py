@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from equilibria.run import config
-from equilibria.run import device as devices
+from equilibria.run import processes as devices
 from equilibria.run import recipe as recipes
 from equilibria.run import run as runs
 from equilibria.run.cli.output import Output

@@ -9,19 +9,30 @@ shape = eq.data.signal.read("torus.obj")
 points, inside = shape.near_surface(50_000, seed=0)
 """
 
-from equilibria.zoo.signal.data.field import Field
-from equilibria.zoo.signal.data.files import field_of, kind_of, read
-from equilibria.zoo.signal.data.film import read_film, write_film
-from equilibria.zoo.signal.data.image import read_image, write_image
-from equilibria.zoo.signal.data.measure import iou, psnr
+from equilibria.zoo.signal.data.field import Field, Points
+from equilibria.zoo.signal.data.files import (
+    field_of,
+    kind_of,
+    read,
+    read_film,
+    read_image,
+    read_sound,
+    write_film,
+    write_image,
+    write_sound,
+)
 from equilibria.zoo.signal.data.mesh import Mesh, read_mesh, write_mesh
-from equilibria.zoo.signal.data.points import Points
 from equilibria.zoo.signal.data.sets import SignalSet
-from equilibria.zoo.signal.data.shape import Occupancy, Shape, ShapeField, read_shape
-from equilibria.zoo.signal.data.signal import Quarters, Signal
-from equilibria.zoo.signal.data.solids import SOLIDS, solid
-from equilibria.zoo.signal.data.sound import read_sound, write_sound
-from equilibria.zoo.signal.data.surface import surface
+from equilibria.zoo.signal.data.shape import (
+    SOLIDS,
+    Occupancy,
+    Shape,
+    ShapeField,
+    read_shape,
+    solid,
+    surface,
+)
+from equilibria.zoo.signal.data.signal import Quarters, Signal, iou, psnr
 
 __all__ = [
     "SOLIDS",

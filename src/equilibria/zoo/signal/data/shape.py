@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +15,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equilibria.zoo.signal.data.inside import Inside
-from equilibria.zoo.signal.data.measure import iou
-from equilibria.zoo.signal.data.mesh import Mesh, closed, read_mesh
-from equilibria.zoo.signal.data.points import Points
+from equilibria.run.data.storage import DataError, require
+from equilibria.words import nearest
+from equilibria.zoo.signal.data.field import Points
+from equilibria.zoo.signal.data.mesh import Inside, Mesh, closed, read_mesh
+from equilibria.zoo.signal.data.signal import iou
 
-__all__ = ["NOISE", "Occupancy", "Shape", "ShapeField", "read_shape"]
+__all__ = [
+    "NOISE",
+    "SOLIDS",
+    "Occupancy",
+    "Shape",
+    "ShapeField",
+    "read_shape",
+    "solid",
+    "surface",
+    "tube",
+]
+
 
 EXTENT = 0.95
 """Where the mesh ends along its longest side: the cube has a margin on which nothing is inside."""
@@ -218,3 +230,108 @@ def _generator(count: int, seed: int | Sequence[int]) -> np.random.Generator:
     if count < 1:
         raise ValueError(f"{count} points: expected 1 or more")
     return np.random.default_rng(seed)
+
+
+# --- solids ---------------------------------------------------------------------------------------
+
+# Closed surfaces by formula: shapes to try a network on, where there is no file.
+
+
+def tube(curve: Callable[[np.ndarray], np.ndarray], radius: float, along: int, around: int) -> Mesh:
+    """A tube around a closed curve, of 2 x `along` x `around` triangles.
+
+    Args:
+        curve: From angles, ``(count,)`` in [0, 2 pi), to places, ``(count, 3)``; smooth, nowhere
+            straight, and further from itself than the tube is thick.
+        radius: Of the tube.
+        along: Rings along the curve, 3 or more.
+        around: Vertices of a ring, 3 or more.
+    """
+    angle = 2 * np.pi * np.arange(along) / along
+    step = 1e-4
+    before, here, after = (curve(angle + by) for by in (-step, 0.0, step))
+    tangent = _unit(after - before)
+    # Frenet's frame comes back to itself, so that the last ring fits the first.
+    bend = after - 2 * here + before
+    normal = _unit(bend - (bend * tangent).sum(1, keepdims=True) * tangent)
+    across = np.cross(tangent, normal)
+    turn = 2 * np.pi * np.arange(around) / around
+    ring = normal[:, None] * np.cos(turn)[:, None] + across[:, None] * np.sin(turn)[:, None]
+    vertices = (here[:, None] + radius * ring).reshape(-1, 3)
+    i, j = np.meshgrid(np.arange(along), np.arange(around), indexing="ij")
+    i, j = i.reshape(-1), j.reshape(-1)
+    a, b = i * around + j, i * around + (j + 1) % around
+    c, d = ((each + around) % (along * around) for each in (a, b))
+    return Mesh(vertices, np.concatenate([np.stack([a, c, b], 1), np.stack([b, c, d], 1)]))
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def _circle(t: np.ndarray) -> np.ndarray:
+    return np.stack([np.cos(t), np.sin(t), 0 * t], 1)
+
+
+def _trefoil(t: np.ndarray) -> np.ndarray:
+    return np.stack(
+        [np.sin(t) + 2 * np.sin(2 * t), np.cos(t) - 2 * np.cos(2 * t), -np.sin(3 * t)], 1
+    )
+
+
+SOLIDS: dict[str, Callable[[], Mesh]] = {
+    "knot": lambda: tube(_trefoil, 0.4, 192, 24),
+    "torus": lambda: tube(_circle, 0.4, 96, 32),
+}
+"""Generated shapes by name: a tube along a trefoil knot, and a torus."""
+
+
+def solid(name: str) -> Shape:
+    """Return a generated shape.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    if name not in SOLIDS:
+        raise ValueError(f"there is no shape {name!r}{nearest(name, SOLIDS)}")
+    return Shape.of(SOLIDS[name](), name)
+
+
+# --- surface --------------------------------------------------------------------------------------
+
+# The surface of decoded occupancy, by marching cubes.
+
+
+def surface(logits: Tensor, field: ShapeField, level: float = 0.0) -> Mesh:
+    """Triangles where values on a grid over the cube cross a level, in the space of the file.
+
+    What lies beyond the cube counts as outside, so that the surface is closed.
+
+    Args:
+        logits: At ``field.points(resolution)``, ``(resolution,) * 3``; above `level` is inside.
+        field: Of the shape.
+        level: Of the surface; 0 is a probability of one half.
+
+    Raises:
+        ValueError: If the shape is another.
+        DataError: If a value is not finite, or all are inside or all outside; or if scikit-image is
+            not installed, of the extra ``mesh``.
+
+    papers: Lewiner et al. 2003.
+    """
+    measure = require("skimage.measure", "scikit-image", "mesh", "marching cubes")
+    values = logits.detach().cpu().double().numpy()
+    if values.ndim != 3 or len(set(values.shape)) != 1 or len(values) < 2:
+        raise ValueError(f"values of the shape {values.shape}: expected (n, n, n), n 2 or more")
+    if not np.isfinite(values).all():
+        raise DataError("the decoded shape has values that are NaN or infinite")
+    if values.max() <= level:
+        raise DataError("the decoded shape has no inside: no value is above the level")
+    step = 2 / (len(values) - 1)
+    # As far below the level as the values reach above it, so that the surface closes at the edge.
+    outside = level - max(float(np.abs(values - level).max()), 1e-12)
+    padded = np.pad(values, 1, constant_values=outside)
+    places, faces, *_ = measure.marching_cubes(
+        padded, level, allow_degenerate=False, gradient_direction="ascent"
+    )
+    return Mesh(field.restored((places - 1) * step - 1), faces.astype(np.int64))

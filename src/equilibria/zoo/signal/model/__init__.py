@@ -8,8 +8,7 @@ from equilibria.zoo.signal.model.configs import (
     SIRENConfig,
 )
 from equilibria.zoo.signal.model.derivatives import gradient, hessian, laplacian
-from equilibria.zoo.signal.model.network import ExplicitRepresentation, Representation
-from equilibria.zoo.signal.model.siren import SIREN
+from equilibria.zoo.signal.model.network import SIREN, ExplicitRepresentation, Representation
 
 __all__ = [
     "SIREN",

@@ -10,10 +10,16 @@ from typing_extensions import override
 
 from equilibria.checks import check_fields
 from equilibria.run.models.base import ExplicitConfig, Model, ModelConfig
-from equilibria.zoo.signal.model.cells import Cell, Injection, MultiplicativeCell, SineCell
-from equilibria.zoo.signal.model.filters import FilterKind
-from equilibria.zoo.signal.model.network import ExplicitRepresentation, Representation
-from equilibria.zoo.signal.model.siren import SIREN
+from equilibria.zoo.signal.model.network import (
+    SIREN,
+    Cell,
+    ExplicitRepresentation,
+    FilterKind,
+    Injection,
+    MultiplicativeCell,
+    Representation,
+    SineCell,
+)
 
 __all__ = [
     "ExplicitRepresentationConfig",

@@ -6,8 +6,7 @@ large = decoder.decode(decoder.field.points(size=(1024, 1024))).values
 slopes = decoder.gradient(decoder.field.points())
 """
 
-from equilibria.zoo.signal.predict.decoder import Decoded, Decoder, load
-from equilibria.zoo.signal.predict.encoding import encode
+from equilibria.zoo.signal.predict.decoder import Decoded, Decoder, encode, load
 from equilibria.zoo.signal.predict.file import InrError
 
 __all__ = ["Decoded", "Decoder", "InrError", "encode", "load"]

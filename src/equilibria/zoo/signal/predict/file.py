@@ -31,8 +31,8 @@ import equilibria
 from equilibria import files
 from equilibria.run import config
 from equilibria.run import recipe as recipes
-from equilibria.run.data import stored
-from equilibria.run.data.replace import replace_file
+from equilibria.run.data import storage
+from equilibria.run.data.storage import replace_file
 from equilibria.run.models import Model, ModelConfig
 from equilibria.run.weights import digest, fitting_weights
 from equilibria.solve import JacobianFree, Solver
@@ -133,7 +133,7 @@ def read(path: Path) -> tuple[Model, Field | ShapeField, Solver | None, dict[str
         )
     try:
         field = field_of(about["field"])
-        stored.check(about, _OfShape if field.kind == "shape" else _OfSignal)
+        storage.check(about, _OfShape if field.kind == "shape" else _OfSignal)
         tree = {name: about[name] for name in ("model", "solver")}
         network = config.build(Network, tree, recipes.choices(), source="its network")
         _check(network, field, tensors)

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equilibria.run.data.extras import needed
-from equilibria.run.data.replace import replace_file
+from equilibria.run.data.storage import replace_file, require
 from equilibria.zoo.io import video
 from equilibria.zoo.io.colours import colour_png, flow_colours
 from equilibria.zoo.signal.data import (
@@ -22,8 +21,8 @@ from equilibria.zoo.signal.data import (
     write_mesh,
     write_sound,
 )
-from equilibria.zoo.signal.data.image import pixels_of
-from equilibria.zoo.signal.data.photographs import GREY
+from equilibria.zoo.signal.data.files import pixels_of
+from equilibria.zoo.signal.data.sets import GREY
 from equilibria.zoo.signal.predict.file import InrError
 
 __all__ = ["ENDINGS", "check", "draw", "per_pixel", "write"]
@@ -54,7 +53,7 @@ def check(path: Path, field: Field | ShapeField) -> None:
             f"{'an' if kind == 'image' else 'a'} {kind} is decoded to {known}; got {path.name}"
         )
     if kind == "shape":
-        needed("skimage.measure", "scikit-image", "mesh", "marching cubes")
+        require("skimage.measure", "scikit-image", "mesh", "marching cubes")
     elif kind != "sound" and field.outputs not in (1, 3):
         raise InrError(f"pictures are grey or RGB, and this {kind} has {field.outputs} channels")
     if ending == ".mp4":

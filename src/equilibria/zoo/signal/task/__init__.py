@@ -1,8 +1,8 @@
 """Signals as networks of coordinates: a picture, a sound, a film or a shape that is learned."""
 
-from equilibria.zoo.signal.task.config import SignalRepresentation
 from equilibria.zoo.signal.task.fitting import SIGNAL, Described, suited_scale
 from equilibria.zoo.signal.task.grid import GridTask
+from equilibria.zoo.signal.task.reading import SignalRepresentation
 from equilibria.zoo.signal.task.shape import ShapeTask
 
 __all__ = [

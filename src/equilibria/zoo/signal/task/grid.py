@@ -17,8 +17,15 @@ from equilibria.run.tasks.base import SampleTask
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Order, Part
 from equilibria.zoo.signal.data import Points, Signal
 from equilibria.zoo.signal.model import gradient
-from equilibria.zoo.signal.task.fitting import Described, checksum_of, complete
-from equilibria.zoo.signal.task.measures import deviations, errors, fitted_psnr, psnr
+from equilibria.zoo.signal.task.fitting import (
+    Described,
+    checksum_of,
+    complete,
+    deviations,
+    errors,
+    fitted_psnr,
+    psnr,
+)
 
 __all__ = ["GridTask"]
 

@@ -15,8 +15,14 @@ from equilibria.run.tasks.base import Task, known
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
 from equilibria.zoo.io.ahead import Ahead
 from equilibria.zoo.signal.data import Shape
-from equilibria.zoo.signal.task.fitting import Described, checksum_of, complete
-from equilibria.zoo.signal.task.measures import CUBE_IOU, SURFACE_IOU, inside
+from equilibria.zoo.signal.task.fitting import (
+    CUBE_IOU,
+    SURFACE_IOU,
+    Described,
+    checksum_of,
+    complete,
+    inside,
+)
 
 __all__ = ["ShapeTask"]
 

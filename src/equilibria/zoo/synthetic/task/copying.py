@@ -14,8 +14,8 @@ from equilibria.metric import ACCURACY
 from equilibria.run.data.dataset import digest
 from equilibria.run.models import Model, ModelConfig
 from equilibria.run.tasks.base import SampleTask, TaskConfig, right
-from equilibria.zoo.io.tokens import Predicts, with_vocabulary
-from equilibria.zoo.synthetic.data import copy_memory
+from equilibria.zoo.io.sequences import Predicts, with_vocabulary
+from equilibria.zoo.synthetic.data import drawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class CopyTask(SampleTask):
         self.config = config
         seeds = {"train": 2 * config.data_seed, "test": 2 * config.data_seed + 1}
         samples = {
-            name: copy_memory.split(config.delay, getattr(config, name), seed=seed)
+            name: drawn.split(config.delay, getattr(config, name), seed=seed)
             for name, seed in seeds.items()
         }
         super().__init__(samples, digest(*samples.values()))
@@ -61,7 +61,7 @@ class CopyTask(SampleTask):
 
     @override
     def complete(self, config: ModelConfig) -> ModelConfig:
-        return with_vocabulary(config, copy_memory.VOCABULARY, "copy memory")
+        return with_vocabulary(config, drawn.VOCABULARY, "copy memory")
 
     @override
     def loss(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:
@@ -71,5 +71,5 @@ class CopyTask(SampleTask):
     @override
     def sums(self, model: Model, output: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Return how many symbols are to be recalled, and how many are."""
-        output, asked = (x[:, -copy_memory.RECALLED :] for x in (output, targets))
+        output, asked = (x[:, -drawn.RECALLED :] for x in (output, targets))
         return right(cast(Predicts, model).log_probs(output).argmax(-1) == asked)

@@ -14,8 +14,7 @@ from equilibria.checks import check_fields
 from equilibria.run.models import Model, ModelConfig
 from equilibria.run.tasks.base import LabelledTask, SampleTask, TaskConfig
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
-from equilibria.zoo.io.completion import complete_classifier
-from equilibria.zoo.io.sequences import Sequences, digest
+from equilibria.zoo.io.sequences import Sequences, complete_classifier, digest
 from equilibria.zoo.synthetic.data import drawn as synthetic
 
 __all__ = ["AddingProblem", "OrderProblem"]

@@ -25,9 +25,9 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from equilibria.run import evaluation, neural, run, stops
+from equilibria.run.cli.options import LEARNED, add_solver, solve_by
 from equilibria.run.cli.output import Output
 from equilibria.run.cli.parser import Parser, Stopped, UserError
-from equilibria.run.cli.solving import LEARNED, add_solver, solve_by
 from equilibria.run.cli.status import DONE, ERROR
 from equilibria.run.weights import checksum
 from equilibria.solve import Status

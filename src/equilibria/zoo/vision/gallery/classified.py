@@ -7,11 +7,17 @@ from typing import Any
 
 from torch import Tensor
 
-from equilibria.run.gallery.hanging import Hanging, as_it_was, rtol_of
-from equilibria.run.gallery.kind import GalleryKind, Picture, Stored
+from equilibria.run.gallery.kind import (
+    GalleryKind,
+    Hanging,
+    Picture,
+    Stored,
+    as_it_was,
+    rtol_of,
+    settling,
+)
 from equilibria.run.models import Model
 from equilibria.run.pictures import image_png, size_to_look_at
-from equilibria.run.settling import settling
 from equilibria.run.tasks import Batch
 from equilibria.words import percent, plural
 from equilibria.zoo.vision.task.classification import ClassificationTask

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from equilibria.run.gallery.hanging import Hanging, as_it_was, hex_of, rtol_of
-from equilibria.run.gallery.kind import GalleryKind, Picture, Stored
+from equilibria.run.gallery.kind import (
+    GalleryKind,
+    Hanging,
+    Picture,
+    Stored,
+    as_it_was,
+    hex_of,
+    rtol_of,
+    settling,
+)
 from equilibria.run.models import Model
 from equilibria.run.pictures import image_png, numbers_png, size_to_look_at
-from equilibria.run.settling import settling
 from equilibria.words import percent, plural
-from equilibria.zoo.vision.model.dense_head import upsampled
 from equilibria.zoo.vision.model.inference import masks_of
+from equilibria.zoo.vision.model.segmentation import upsampled
 from equilibria.zoo.vision.task.segmentation import SegmentationTask
 
 __all__ = ["GALLERY"]

@@ -15,8 +15,8 @@ from typing_extensions import override
 
 from equilibria.run.models.base import Model, Prediction
 from equilibria.solve import Solution
-from equilibria.zoo.vision.model.dense_head import upsampled
 from equilibria.zoo.vision.model.mdeq import MDEQ
+from equilibria.zoo.vision.model.segmentation import upsampled
 
 __all__ = ["MultiScale", "Tiled", "masks_of"]
 

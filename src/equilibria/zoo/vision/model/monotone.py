@@ -1,28 +1,223 @@
 """Monotone equilibrium networks, whose fixed point exists and is unique whatever the weights."""
 
+from __future__ import annotations
+
+import abc
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.parametrize import register_parametrization
 from typing_extensions import override
 
 from equilibria.checks import check_fields
 from equilibria.nn import DEQ
 from equilibria.run.models.base import EquilibriumModel
+from equilibria.solve import Jacobian, Point, Rows, Solver, Stepper
 from equilibria.zoo.vision.model.config import VisionConfig
-from equilibria.zoo.vision.model.monotone_map import MonotoneMap
 
 __all__ = [
+    "Coupling",
+    "ForwardBackward",
     "MonotoneCell",
     "MonotoneConv",
     "MonotoneConvConfig",
     "MonotoneDense",
     "MonotoneDenseConfig",
+    "MonotoneMap",
+    "PeacemanRachford",
+    "Resolvent",
+    "Splitting",
 ]
+
+
+# --- monotone map ---------------------------------------------------------------------------------
+
+# The linear map of a monotone equilibrium network, and the inverse that its splitting takes.
+
+
+States = Sequence[Tensor]
+"""One tensor (batch, channels, height, width) for each resolution, the highest first."""
+
+
+class MonotoneMap(nn.Module):
+    """W = (1 - m) I - A^T A + B - B^T, so that z^T (I - W) z >= m ||z||^2 for all z.
+
+    A and B are circular convolutions of each resolution and, between one resolution and the next,
+    of stride 2; a single place and kernels of 1x1 make dense matrices of them. Their kernels are
+    length times direction.
+
+    Args:
+        channels: of each resolution.
+        places: height and width of each; half of those before it.
+        kernel: width of the kernels, odd.
+        m: how strongly monotone I - W is, positive.
+
+    papers: Winston and Kolter 2020, proposition 1 and sec. 4; with several resolutions A and B are
+    block bidiagonal, where the paper's W is block triangular.
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[int],
+        places: Sequence[tuple[int, int]],
+        *,
+        kernel: int,
+        m: float,
+    ) -> None:
+        super().__init__()
+        self.shapes = tuple((c, *hw) for c, hw in zip(channels, places, strict=True))
+        self.m = m
+        self.maps = {"a": None, "b": None}  # W is made of them: no ensemble of matrices is W
+        self.a = Coupling(channels, kernel)
+        self.b = Coupling(channels, kernel)
+
+    def forward(self, z: States) -> list[Tensor]:
+        """Return W z."""
+        square = self.a.transposed(self.a(z))
+        skew = self.b.skew(z)
+        parts = zip(z, square, skew, strict=True)
+        return [(1.0 - self.m) * own - root + turn for own, root, turn in parts]
+
+
+class Coupling(nn.Module):
+    """A block bidiagonal matrix of circular convolutions: y_i = K_i * z_i + D_i * z_(i-1).
+
+    K_i keeps the resolution, D_i has stride 2.
+
+    Args:
+        channels: of each resolution.
+        kernel: width of the kernels, odd.
+    """
+
+    def __init__(self, channels: Sequence[int], kernel: int) -> None:
+        super().__init__()
+        self.same = nn.ModuleList(_kernel(c, c, kernel) for c in channels)
+        self.down = nn.ModuleList(
+            _kernel(above, below, kernel) for above, below in pairwise(channels)
+        )
+
+    def forward(self, z: States) -> list[Tensor]:
+        """Return the product with z."""
+        out = [_circular(x, k) for x, k in zip(z, self._same(), strict=True)]
+        for i, kernel in enumerate(self._down()):
+            out[i + 1] = out[i + 1] + _circular(z[i], kernel, stride=2)
+        return out
+
+    def transposed(self, y: States) -> list[Tensor]:
+        """Return the product of the transposed matrix with y."""
+        out = [_circular(x, _turned(k)) for x, k in zip(y, self._same(), strict=True)]
+        for i, kernel in enumerate(self._down()):
+            out[i] = out[i] + _circular(_spread(y[i + 1]), _turned(kernel))
+        return out
+
+    def skew(self, z: States) -> list[Tensor]:
+        """Return the product of the matrix less its transpose with z."""
+        out = [_circular(x, k - _turned(k)) for x, k in zip(z, self._same(), strict=True)]
+        for i, kernel in enumerate(self._down()):
+            out[i + 1] = out[i + 1] + _circular(z[i], kernel, stride=2)
+            out[i] = out[i] - _circular(_spread(z[i + 1]), _turned(kernel))
+        return out
+
+    def _same(self) -> list[Tensor]:
+        return _weights(self.same)
+
+    def _down(self) -> list[Tensor]:
+        return _weights(self.down)
+
+
+class Resolvent:
+    """V = (I + alpha (I - W))^-1, by Fourier transform.
+
+    Gathered into channels of the lowest resolution, the state is moved by W as it is itself: shifts
+    of that grid commute with W. So W is a matrix for each frequency there, which is read from its
+    answers to impulses and inverted. Costs one application of W to as many samples as there are
+    gathered channels, and an inverse a frequency.
+
+    Args:
+        linear: W.
+        alpha: step.
+    """
+
+    def __init__(self, linear: MonotoneMap, alpha: float) -> None:
+        self.shapes = linear.shapes
+        weight = next(linear.parameters())
+        _, height, width = self.shapes[-1]
+        self.factors = [shape[1] // height for shape in self.shapes]
+        self.gathered = [s[0] * f**2 for s, f in zip(self.shapes, self.factors, strict=True)]
+        count = sum(self.gathered)
+        impulses = weight.new_zeros(count, count, height, width)
+        impulses[:, :, 0, 0] = torch.eye(count, dtype=weight.dtype, device=weight.device)
+        answers = self._gather(linear(self._scatter(impulses)))
+        by_frequency = torch.fft.rfft2(answers).permute(2, 3, 1, 0)  # the row is the output
+        identity = torch.eye(count, dtype=weight.dtype, device=weight.device)
+        self.inverse = torch.linalg.inv((1.0 + alpha) * identity - alpha * by_frequency)
+
+    def __call__(self, z: States) -> list[Tensor]:
+        """Return V z."""
+        size = self.shapes[-1][1:]
+        columns = torch.fft.rfft2(self._gather(z)).permute(2, 3, 1, 0)
+        solved = (self.inverse @ columns).permute(3, 2, 0, 1)
+        return self._scatter(torch.fft.irfft2(solved, s=size))
+
+    def _gather(self, z: States) -> Tensor:
+        parts = zip(z, self.factors, strict=True)
+        return torch.cat([functional.pixel_unshuffle(x, factor) for x, factor in parts], dim=1)
+
+    def _scatter(self, joined: Tensor) -> list[Tensor]:
+        parts = zip(joined.split(self.gathered, dim=1), self.factors, strict=True)
+        return [functional.pixel_shuffle(x, factor) for x, factor in parts]
+
+
+class _Length(nn.Module):
+    """A kernel as its length times its direction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.length = nn.Parameter(torch.ones(()))
+
+    @override
+    def forward(self, direction: Tensor) -> Tensor:
+        return self.length * direction / direction.square().sum().sqrt()
+
+
+def _kernel(inputs: int, outputs: int, kernel: int) -> nn.Module:
+    """A module whose `weight` is a kernel of length 1, at the start."""
+    conv = nn.Conv2d(inputs, outputs, kernel, bias=False)
+    register_parametrization(conv, "weight", _Length())
+    return conv
+
+
+def _weights(modules: nn.ModuleList) -> list[Tensor]:
+    return [module.weight for module in modules if isinstance(module, nn.Conv2d)]
+
+
+def _circular(x: Tensor, kernel: Tensor, stride: int = 1) -> Tensor:
+    edge = kernel.shape[-1] // 2
+    if edge:
+        x = functional.pad(x, (edge, edge, edge, edge), mode="circular")
+    return functional.conv2d(x, kernel, stride=stride)
+
+
+def _turned(kernel: Tensor) -> Tensor:
+    """The kernel of the transposed convolution."""
+    return kernel.transpose(0, 1).flip(2, 3)
+
+
+def _spread(x: Tensor) -> Tensor:
+    """Every second place of a grid of twice the size: what a stride of 2 has for its transpose."""
+    batch, channels, height, width = x.shape
+    spread = functional.pad(x[:, :, :, None, :, None], (0, 1, 0, 0, 0, 1))
+    return spread.reshape(batch, channels, 2 * height, 2 * width)
+
+
+# --- monotone -------------------------------------------------------------------------------------
+
 
 BORDER = 1
 """Places at the lowest resolution, on each side, that are kept at zero around an image."""
@@ -62,7 +257,7 @@ class MonotoneConvConfig(VisionConfig):
         return f"take larger images, or fewer resolutions (channels: {self.channels})"
 
     @override
-    def build(self, **layer: Any) -> "MonotoneConv":
+    def build(self, **layer: Any) -> MonotoneConv:
         return MonotoneConv(self, **layer)
 
 
@@ -86,7 +281,7 @@ class MonotoneDenseConfig(VisionConfig):
         super().__post_init__()
 
     @override
-    def build(self, **layer: Any) -> "MonotoneDense":
+    def build(self, **layer: Any) -> MonotoneDense:
         return MonotoneDense(self, **layer)
 
 
@@ -238,3 +433,170 @@ def _check_m(m: float) -> None:
 def _multiple(number: int, of: int) -> int:
     """The smallest multiple of `of` that is at least `number`."""
     return -(-number // of) * of
+
+
+# --- monotone solvers -----------------------------------------------------------------------------
+
+# Operator splitting: the methods that are made for monotone equilibrium networks.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splitting(Solver, abc.ABC):
+    """A splitting method for z = relu(W z + u), of a monotone model alone.
+
+    One evaluation is one of the cell's f, with one application of W, as for any other solver, and
+    the residual that it converges in is that of f too.
+
+    Attributes:
+        alpha: step, positive.
+
+    Raises:
+        TypeError: the solver is used on another cell, by `fixed_point`, or in backward.
+    """
+
+    alpha: float = 1.0
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.alpha, bool) or not isinstance(self.alpha, int | float):
+            raise TypeError(
+                f"{type(self).__name__}(alpha=...): expected a number, got {self.alpha!r}"
+            )
+        if not 0.0 < self.alpha < float("inf"):
+            raise ValueError(
+                f"{type(self).__name__}(alpha=...): expected a positive number, got {self.alpha!r}"
+            )
+
+    @override
+    def bound_to(self, cell: object) -> Solver:
+        if not isinstance(cell, MonotoneCell):
+            raise self._misplaced(f"the cell {type(cell).__name__}")
+        limits = {field.name: getattr(self, field.name) for field in fields(Solver)}
+        return _Bound(**limits, splitting=self, cell=cell)
+
+    @override
+    def start(self, tracked: bool, jacobian: Jacobian | None) -> Stepper:
+        raise self._misplaced("this equation")
+
+    @abc.abstractmethod
+    def stepper(self, cell: MonotoneCell) -> Stepper:
+        """The method's memory for one solve of this cell, empty."""
+
+    def _misplaced(self, what: str) -> TypeError:
+        return TypeError(
+            f"{type(self).__name__} splits z = relu(W z + u) of a monotone model, which {what} is "
+            "not: take another solver, such as eq.Anderson()"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardBackward(Splitting):
+    """z <- relu(z - alpha (z - W z - u)), forward-backward splitting.
+
+    Converges for alpha < 2 m / L^2, L the norm of I - W. With alpha = 1 it is plain iteration.
+    History: none.
+
+    Source: Winston and Kolter 2020, sec. 3.3.
+    """
+
+    @override
+    def stepper(self, cell: MonotoneCell) -> Stepper:
+        return _ForwardBackward(cell, self.alpha)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeacemanRachford(Splitting):
+    """u <- R_W(R_relu(u)), z = relu(u): Peaceman-Rachford splitting.
+
+    R_W = 2 (I + alpha (I - W))^-1 (. + alpha b) - I reflects at the linear part, whose inverse is
+    computed once per solve, and R_relu = 2 relu - I at the other. Converges for every alpha > 0.
+    Written with the evaluation y = W z + b that every step takes anyway,
+
+        u <- u + 2 (I + alpha (I - W))^-1 (z - u + alpha (y - z)).
+
+    Besides its evaluations, a step applies the inverse once. History: u, one vector of the size of
+    the state; the inverse, for each frequency of the lowest resolution a square matrix of its
+    channels and those that lie above them.
+
+    Source: Winston and Kolter 2020, sec. 3.3.
+    """
+
+    @override
+    def stepper(self, cell: MonotoneCell) -> Stepper:
+        return _PeacemanRachford(cell, self.alpha)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bound(Solver):
+    """A splitting method with the cell that it splits."""
+
+    splitting: Splitting
+    cell: MonotoneCell
+
+    @override
+    def start(self, tracked: bool, jacobian: Jacobian | None) -> Stepper:
+        with torch.set_grad_enabled(tracked):
+            return self.splitting.stepper(self.cell)
+
+
+class _Splitter(Stepper):
+    """z and y as images, and back to the rows of a state.
+
+    Args:
+        cell: whose states are contiguous, so that a row lies as its image does.
+    """
+
+    def __init__(self, cell: MonotoneCell) -> None:
+        self.cell = cell
+        self.shapes = cell.linear.shapes
+
+    @override
+    def step(self, now: Point) -> Rows:
+        y = self._images(now.f)
+        return _rows(self.cell.lift(self.next(now, self.cell.activate(self._images(now.z)), y), y))
+
+    @abc.abstractmethod
+    def next(self, now: Point, z: list[Tensor], y: list[Tensor]) -> list[Tensor]:
+        """The next z, from z and y = W z + u."""
+
+    @override
+    def select(self, index: Tensor) -> None:
+        pass
+
+    def _images(self, rows: Rows) -> list[Tensor]:
+        return [row.reshape(-1, *shape) for row, shape in zip(rows, self.shapes, strict=True)]
+
+
+class _ForwardBackward(_Splitter):
+    def __init__(self, cell: MonotoneCell, alpha: float) -> None:
+        super().__init__(cell)
+        self.alpha = alpha
+
+    @override
+    def next(self, now: Point, z: list[Tensor], y: list[Tensor]) -> list[Tensor]:
+        return self.cell.activate([torch.lerp(a, b, self.alpha) for a, b in zip(z, y, strict=True)])
+
+
+class _PeacemanRachford(_Splitter):
+    def __init__(self, cell: MonotoneCell, alpha: float) -> None:
+        super().__init__(cell)
+        self.alpha = alpha
+        self.inverse = Resolvent(cell.linear, alpha)
+        self.u: list[Tensor] = []  # relu(u) is z, at the newest evaluation
+
+    @override
+    def next(self, now: Point, z: list[Tensor], y: list[Tensor]) -> list[Tensor]:
+        u = self.u or self._images(now.z)
+        parts = zip(z, y, u, strict=True)
+        moved = self.inverse([a - c + self.alpha * (b - a) for a, b, c in parts])
+        self.u = [a + 2.0 * b for a, b in zip(u, moved, strict=True)]
+        return self.cell.activate(self.u)
+
+    @override
+    def select(self, index: Tensor) -> None:
+        self.u = [u.index_select(0, index) for u in self.u]
+
+
+def _rows(images: Sequence[Tensor]) -> Rows:
+    return [image.flatten(1) for image in images]

@@ -7,7 +7,7 @@ call continues.
 from equilibria.zoo.io.naming import PictureError, pictures
 from equilibria.zoo.io.rows import Journal, JournalError, journal
 from equilibria.zoo.vision.predict.engine import Large, Options, predict
-from equilibria.zoo.vision.predict.unlabelled import unlabelled
+from equilibria.zoo.vision.predict.seeing import unlabelled
 
 __all__ = [
     "Journal",

@@ -2,27 +2,99 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from equilibria.run.data.errors import DataError
+from equilibria.run.data.storage import DataError
 from equilibria.run.evaluation import evaluating, widened
 from equilibria.run.models import EquilibriumModel, Model, Prediction
 from equilibria.solve import Solution, Status
 from equilibria.zoo.io import decode
 from equilibria.zoo.io.rows import Journal
 from equilibria.zoo.vision.model.inference import masks_of
-from equilibria.zoo.vision.predict import drawing
+from equilibria.zoo.vision.model.segmentation import upsampled
 from equilibria.zoo.vision.predict.seeing import Sight, original, sight
 from equilibria.zoo.vision.task.seen import Seen
 
-__all__ = ["Large", "Options", "predict"]
+__all__ = ["Large", "Options", "best_classes", "mask_png", "overlay_png", "predict"]
+
+
+# --- drawing --------------------------------------------------------------------------------------
+
+# Masks as palette PNG, and overlays to look at.
+
+
+OPACITY = 0.5
+"""Of the colours of classes over an image."""
+
+
+def best_classes(logits: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return the class with the largest logit at each pixel, uint8 (height, width).
+
+    Logits are interpolated one class at a time: an image may be far larger than what the network
+    has seen of it.
+
+    Args:
+        logits: of one image, (classes, h, w).
+        size: height and width of the image.
+    """
+    best = upsampled(logits[None, :1], size)[0, 0]
+    answer = torch.zeros(best.shape, dtype=torch.uint8, device=logits.device)
+    for number in range(1, len(logits)):
+        other = upsampled(logits[None, number : number + 1], size)[0, 0]
+        better = other > best
+        answer[better] = number
+        best = torch.where(better, other, best)
+    return answer.cpu()
+
+
+def mask_png(
+    mask: np.ndarray, colours: Sequence[Sequence[int]], values: Sequence[int] = ()
+) -> bytes:
+    """Return a mask as a PNG whose palette has the colours of classes.
+
+    Args:
+        mask: classes, uint8 (height, width).
+        colours: red, green and blue of each class.
+        values: what the file holds for each class; empty for 0, 1, ...
+    """
+    from PIL import Image
+
+    values = values or range(len(colours))
+    table = np.zeros(256, np.uint8)
+    table[: len(values)] = values
+    palette = np.zeros((max(values) + 1, 3), np.uint8)
+    palette[list(values)] = colours
+    found = Image.fromarray(table[mask])
+    found.putpalette(palette.tobytes())
+    return _png(found)
+
+
+def overlay_png(image: np.ndarray, mask: np.ndarray, colours: Sequence[Sequence[int]]) -> bytes:
+    """Return an image, uint8 (3, height, width), under the colours of its mask, as PNG."""
+    from PIL import Image
+
+    table = np.array(colours, np.float32)
+    mixed = (1 - OPACITY) * image.transpose(1, 2, 0) + OPACITY * table[mask]
+    return _png(Image.fromarray(mixed.round().astype(np.uint8)))
+
+
+def _png(image: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG")  # type: ignore[attr-defined]
+    return file.getvalue()
+
+
+# --- engine ---------------------------------------------------------------------------------------
+
 
 AHEAD = 2
 """Images that each thread may have decoded before they are taken: they bound the memory."""
@@ -213,14 +285,12 @@ def _segmented(
         }
         if "masks" not in output:
             return row
-    mask = drawing.best_classes(masks_of(output).float(), image.size).numpy()
+    mask = best_classes(masks_of(output).float(), image.size).numpy()
     name = journal.name_of(str(image.path))
-    journal.draw("masks", name, drawing.mask_png(mask, seen.colours, seen.values))
+    journal.draw("masks", name, mask_png(mask, seen.colours, seen.values))
     row["mask"] = f"masks/{name}"
     if options.overlays:
-        journal.draw(
-            "overlays", name, drawing.overlay_png(original(image.path), mask, seen.colours)
-        )
+        journal.draw("overlays", name, overlay_png(original(image.path), mask, seen.colours))
         row["overlay"] = f"overlays/{name}"
     counts = torch.bincount(torch.from_numpy(mask).flatten().long(), minlength=len(seen.labels))
     shares = (counts / mask.size).tolist()

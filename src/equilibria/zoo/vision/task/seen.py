@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.run.data import available, stored
+from equilibria.run.data import available, storage
 from equilibria.run.data.dataset import Dataset, Samples
-from equilibria.run.data.errors import DataError, reading
+from equilibria.run.data.storage import DataError, reading
 from equilibria.run.tasks import TaskConfig
 from equilibria.run.tasks.normalisation import Statistics
 from equilibria.words import listed
@@ -108,7 +108,7 @@ class Seen:
             )
         try:
             with reading(path):
-                content: Any = stored.read(path, _Images)
+                content: Any = storage.read(path, _Images)
             normal, labels = content["normalise"], content["labels"]
             if normal is not None:
                 normal = Statistics(tuple(normal["mean"]), tuple(normal["deviation"]))

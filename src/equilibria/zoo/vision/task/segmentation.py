@@ -20,16 +20,16 @@ from equilibria import files
 from equilibria.checks import check_fields
 from equilibria.metric import Sums
 from equilibria.run.data import available, load
-from equilibria.run.data.errors import DataError
+from equilibria.run.data.storage import DataError
 from equilibria.run.models import Model, ModelConfig
 from equilibria.run.tasks.base import Task, TaskConfig, known
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
 from equilibria.run.tasks.normalisation import Statistics
 from equilibria.zoo.vision.data.segmentation import VOID, MaskedImages, SegmentationSet
 from equilibria.zoo.vision.model.config import VisionConfig
-from equilibria.zoo.vision.model.dense_head import upsampled
-from equilibria.zoo.vision.task import boosted, pixels
-from equilibria.zoo.vision.task.scenes import Scenes, View
+from equilibria.zoo.vision.model.segmentation import upsampled
+from equilibria.zoo.vision.task import baselines, pixels
+from equilibria.zoo.vision.task.batches import Scenes, View
 from equilibria.zoo.vision.task.seen import IMAGES, ImageTaskConfig, Seen
 
 READ = 500
@@ -354,7 +354,7 @@ class SegmentationTask(Task):
     def reference(self, split: str) -> dict[str, float]:
         """Return what boosted trees on the colour and place of single pixels reach."""
         train, test = self.images["train"], self.images[known(self, split)]
-        matrix = boosted.confusion(train, test, self.classes, balance=0.5)
+        matrix = baselines.confusion(train, test, self.classes, balance=0.5)
         sums = {"confusion": matrix}
         names = {metric.name: metric.figure for metric in self.metrics}
         names.pop(pixels.PRESENCE.name, None)

@@ -7,6 +7,6 @@ own = segmentation.load("plants")               # plants/images, plants/masks, c
 """
 
 from equilibria.zoo.vision.data.segmentation.folder import load
-from equilibria.zoo.vision.data.segmentation.sets import VOID, MaskedImages, SegmentationSet
+from equilibria.zoo.vision.data.segmentation.masks import VOID, MaskedImages, SegmentationSet
 
 __all__ = ["VOID", "MaskedImages", "SegmentationSet", "load"]

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from equilibria.run.data.errors import DataError, reading
+from equilibria.run.data.storage import DataError, reading
 from equilibria.zoo.io.remote import Entry, Files, Remote
-from equilibria.zoo.vision.data.segmentation.listed import Pairs, images_of
-from equilibria.zoo.vision.data.segmentation.sets import VOID, SegmentationSet, Size
+from equilibria.zoo.vision.data.segmentation.masks import (
+    VOID,
+    Pairs,
+    SegmentationSet,
+    Size,
+    images_of,
+)
 
 CLASSES = (
     (7, "road", (128, 64, 128)),

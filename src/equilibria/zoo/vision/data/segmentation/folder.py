@@ -16,18 +16,20 @@ import numpy as np
 import torch
 
 from equilibria.run.data.dataset import UserData
-from equilibria.run.data.errors import DataError, reading
+from equilibria.run.data.storage import DataError, reading
 from equilibria.words import others
 from equilibria.zoo.io import decode, headers
 from equilibria.zoo.io.headers import Header
 from equilibria.zoo.io.layout import STRAY, TEST, TRAIN, VALID
-from equilibria.zoo.vision.data.segmentation.checked import check_sizes, content, counts
-from equilibria.zoo.vision.data.segmentation.sets import (
+from equilibria.zoo.vision.data.segmentation.masks import (
     VOID,
     Encoded,
     MaskedImages,
     SegmentationSet,
     Size,
+    check_sizes,
+    content,
+    counts,
     palette,
 )
 

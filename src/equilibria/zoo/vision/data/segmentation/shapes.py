@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from equilibria.zoo.io.remote import Entry, Files
-from equilibria.zoo.vision.data.segmentation.sets import (
+from equilibria.zoo.vision.data.segmentation.masks import (
     Kept,
     MaskedImages,
     SegmentationSet,

@@ -7,11 +7,16 @@ from pathlib import Path
 import numpy as np
 
 from equilibria import files
-from equilibria.run.data.errors import DataError, reading, writing
+from equilibria.run.data.storage import DataError, reading, writing
 from equilibria.zoo.io import archive
 from equilibria.zoo.io.remote import Entry, Files, Remote
-from equilibria.zoo.vision.data.segmentation.listed import images_of
-from equilibria.zoo.vision.data.segmentation.sets import VOID, SegmentationSet, Size, palette
+from equilibria.zoo.vision.data.segmentation.masks import (
+    VOID,
+    SegmentationSet,
+    Size,
+    images_of,
+    palette,
+)
 
 LABELS = (
     *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat"),

@@ -6,7 +6,13 @@ JSON as `widsindex` writes it:
 ``{"shardlist": [{"url": "train-000.tar", "nsamples": 1000}, ...]}``.
 """
 
-from equilibria.zoo.vision.data.shards.archive import Raw, samples
-from equilibria.zoo.vision.data.shards.index import Shard, count, read_index, write_index
+from equilibria.zoo.vision.data.shards.index import (
+    Raw,
+    Shard,
+    count,
+    read_index,
+    samples,
+    write_index,
+)
 
 __all__ = ["Raw", "Shard", "count", "read_index", "samples", "write_index"]

@@ -8,12 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from equilibria.run.data.errors import DataError
+from equilibria.run.data.storage import DataError
 from equilibria.zoo.io.headers import CHANNELS
-from equilibria.zoo.io.view import View
-from equilibria.zoo.vision.data.shards.about import KEY, About, Moments
+from equilibria.zoo.io.image_files import View
 from equilibria.zoo.vision.data.shards.images import ShardImages
-from equilibria.zoo.vision.data.shards.index import Shard, read_index, read_tree
+from equilibria.zoo.vision.data.shards.index import (
+    KEY,
+    About,
+    Moments,
+    Shard,
+    read_index,
+    read_tree,
+)
 
 __all__ = ["SPLITS", "ImageShards", "is_index", "is_sharded", "load"]
 

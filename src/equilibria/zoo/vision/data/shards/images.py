@@ -4,21 +4,178 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from equilibria.run.data.dataset import Split
+from equilibria.run.data.storage import DataError
 from equilibria.zoo.io import decode
-from equilibria.zoo.io.view import View
-from equilibria.zoo.vision.data.shards.archive import Raw
-from equilibria.zoo.vision.data.shards.index import Shard
-from equilibria.zoo.vision.data.shards.sample import image_of, name_of, number_of
-from equilibria.zoo.vision.data.shards.shelf import Shelf
+from equilibria.zoo.io.image_files import View
+from equilibria.zoo.vision.data.shards.index import Raw, Shard, samples
 
-__all__ = ["ShardImages"]
+__all__ = ["ShardImages", "Shelf", "checked", "class_of", "image_of", "name_of", "number_of"]
+
+
+# --- sample ---------------------------------------------------------------------------------------
+
+# What a sample of a shard is: an image, and its class.
+
+
+IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "ppm", "tif", "tiff")
+"""Extensions of images."""
+
+EXPECTED = (
+    "expected one image (jpg, png, webp, ...) and its class: in cls or txt a number from 0 or a "
+    'name, or in json as {"label": ...}'
+)
+
+
+def name_of(sample: Raw, url: str) -> str:
+    """What a message calls a sample: its name, and its shard."""
+    return f"{sample['__key__'].decode('utf-8', 'replace')} in {url}"
+
+
+def image_of(sample: Raw, url: str) -> bytes:
+    """The file of a sample that is an image.
+
+    Raises:
+        DataError: If there is none, or more than one.
+    """
+    found = [extension for extension in IMAGES if extension in sample]
+    if len(found) != 1:
+        raise _other_files(sample, url)
+    return sample[found[0]]
+
+
+def class_of(sample: Raw, url: str) -> int | str:
+    """The class of a sample: its number, or its name.
+
+    Raises:
+        DataError: If no file says it, or one says something else.
+    """
+    for extension in ("cls", "json", "txt"):
+        if extension not in sample:
+            continue
+        try:
+            text = sample[extension].decode("utf-8").strip()
+            found = json.loads(text)["label"] if extension == "json" else text
+        except KeyError:
+            continue  # the class may stand in txt
+        except (ValueError, TypeError, RecursionError):
+            found = None
+        if isinstance(found, bool) or not isinstance(found, int | str) or found == "":
+            raise DataError(
+                f"{name_of(sample, url)}: its file {extension} does not say which class it has; "
+                f"{EXPECTED}"
+            )
+        text = str(found)
+        return int(text) if text.removeprefix("-").isdecimal() else text
+    raise _other_files(sample, url)
+
+
+def number_of(sample: Raw, url: str, labels: Sequence[str], places: Mapping[str, int]) -> int:
+    """The number of a sample's class; see `class_of` and `checked`."""
+    return checked(class_of(sample, url), name_of(sample, url), labels, places)
+
+
+def checked(given: int | str, name: str, labels: Sequence[str], places: Mapping[str, int]) -> int:
+    """The number of a class that a sample gives.
+
+    Args:
+        given: Its number or its name.
+        name: Of the sample, for messages.
+        labels: Names of the classes.
+        places: The place of each name there.
+
+    Raises:
+        DataError: If it is none of them.
+    """
+    number = places.get(given, -1) if isinstance(given, str) else given
+    if not 0 <= number < len(labels):
+        expected = "a number from 0 or a name"
+        if labels:
+            expected = (
+                f"0 to {len(labels) - 1}, or one of {len(labels)} names, {labels[0]!r} to "
+                f"{labels[-1]!r}"
+            )
+        raise DataError(f"{name} has the class {given!r}: expected {expected}")
+    return number
+
+
+def _other_files(sample: Raw, url: str) -> DataError:
+    there = ", ".join(extension for extension in sample if extension != "__key__")
+    return DataError(f"{name_of(sample, url)} has the files {there}: {EXPECTED}")
+
+
+# --- shelf ----------------------------------------------------------------------------------------
+
+# Shards in memory: those in use, and those that are read before they are needed.
+
+
+THREADS = 4
+"""Shards that are read at once."""
+
+
+class Shelf:
+    """Holds the shards that were asked for lately, and reads others in the background.
+
+    Only one thread may use it.
+
+    Args:
+        shards: What there is.
+        read: Gives the samples of a shard by its address.
+    """
+
+    def __init__(
+        self, shards: Sequence[Shard], read: Callable[[str], Sequence[Raw]] = samples
+    ) -> None:
+        self.shards, self.read = shards, read
+        self._held: dict[int, Future[Sequence[Raw]]] = {}
+        self._asked: dict[int, int] = {}
+        self._pool: ThreadPoolExecutor | None = None
+
+    def take(
+        self, wanted: Iterable[int], soon: Iterable[int], time: int
+    ) -> dict[int, Sequence[Raw]]:
+        """Return shards by their numbers, and begin to read those that are wanted soon.
+
+        Args:
+            wanted: Numbers of shards.
+            soon: Of those to read in the background.
+            time: A number that grows; shards not asked for at this time or the one before it are
+                let go.
+
+        Raises:
+            DataError: If a wanted shard cannot be read, or has not as many samples as its index
+                says.
+        """
+        wanted, soon = list(wanted), list(soon)
+        self._asked |= dict.fromkeys((*wanted, *soon), time)
+        for number in [each for each in self._held if self._asked[each] < time - 1]:
+            self._held.pop(number).cancel()
+            del self._asked[number]
+        for number in (*wanted, *soon):
+            if number not in self._held:
+                self._pool = self._pool or ThreadPoolExecutor(THREADS)
+                self._held[number] = self._pool.submit(self._read, self.shards[number])
+        return {number: self._held[number].result() for number in wanted}
+
+    def _read(self, shard: Shard) -> Sequence[Raw]:
+        found = self.read(shard.url)
+        if len(found) != shard.samples:
+            raise DataError(
+                f"{shard.url} has {len(found)} samples and its index says {shard.samples}: "
+                "rebuild the index"
+            )
+        return found
+
+
+# --- images ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -14,15 +14,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from equilibria.run.data.errors import DataError
-from equilibria.run.data.progress import tracked
+from equilibria.run.data.storage import DataError, track
 from equilibria.zoo.io import decode, headers
 from equilibria.zoo.io.headers import Header
-from equilibria.zoo.vision.data.shards import address
-from equilibria.zoo.vision.data.shards.about import KEY, About, Moments
-from equilibria.zoo.vision.data.shards.archive import Raw, parsed
-from equilibria.zoo.vision.data.shards.index import Shard, write_index
-from equilibria.zoo.vision.data.shards.sample import checked, class_of, image_of, name_of
+from equilibria.zoo.vision.data.shards import index
+from equilibria.zoo.vision.data.shards.images import checked, class_of, image_of, name_of
+from equilibria.zoo.vision.data.shards.index import (
+    KEY,
+    About,
+    Moments,
+    Raw,
+    Shard,
+    parsed,
+    write_index,
+)
 
 __all__ = ["MEASURED", "Surveyed", "survey"]
 
@@ -84,12 +89,12 @@ def survey(
 def _read(urls: Sequence[str], split: str) -> list[_Read]:
     measured = math.ceil(MEASURED / len(urls))
     found = decode.in_threads(lambda url: _one(url, measured), urls, THREADS, ahead=1)
-    return list(tracked(found, len(urls), f"Reading the shards of {split}"))
+    return list(track(found, len(urls), f"Reading the shards of {split}"))
 
 
 def _one(url: str, measured: int) -> _Read:
     """Read one shard, and decode `measured` of its images, spread evenly over it."""
-    content = address.content(url)
+    content = index.read_address(url)
     samples = parsed(content, url)
     if not samples:
         raise DataError(f"{url} has no samples: leave it out")
@@ -171,7 +176,7 @@ def _surveyed(parts: Sequence[_Read], labels: tuple[str, ...]) -> Surveyed:
 
 def _relative(url: str, root: Path) -> str:
     """A path below `root`, from there, and another one as a whole; an address as it is."""
-    if not address.is_path(url):
+    if not index.is_path(url):
         return url
     path, root = Path(url).absolute(), root.absolute()
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
