@@ -11,7 +11,7 @@ import torch
 import equilibria as eq
 from equilibria.run import recipe as recipes
 from equilibria.run.cli.main import main
-from equilibria.run.cli.options import as_options, list_options
+from equilibria.run.cli.option_words import as_options, list_options
 from equilibria.stability import doctor
 
 SAID = {

@@ -147,7 +147,7 @@ def test_a_text_that_changes_meanwhile(file: Path, monkeypatch: pytest.MonkeyPat
             end.write("more\n")
         return texts(*arguments)
 
-    monkeypatch.setattr(reading, "texts", late)
+    monkeypatch.setattr(reading, "read_texts", late)
     with pytest.raises(DataError, match="changed while it was read"):
         text.load(file=file)
 

@@ -252,7 +252,7 @@ LOSSY = pytest.mark.filterwarnings("ignore:CIFAR-10 .JPEG copy.:UserWarning")
 @pytest.fixture
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """The files of a copy with two training images and a test image a class."""
-    monkeypatch.setattr(jpeg_copy, "COUNTS", {"train": 2, "test": 1})
+    monkeypatch.setattr(jpeg_copy, "JPEG_COUNTS", {"train": 2, "test": 1})
     counts = {"train": 2, "test": 1}
     return {
         f"{split}/{label}/{number:04}.jpg": content(picture(10 * place + number, (32, 32)))

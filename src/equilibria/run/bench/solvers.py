@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equilibria.run.bench import count as clock
 from equilibria.run.bench.contestants import Answer, Contestant
-from equilibria.run.bench.count import Calls, Counts, Spent, count
+from equilibria.run.bench.count import Calls, Counts, Spent, count, fitting, interleaved, seconds
 from equilibria.run.bench.problems import Problem
 from equilibria.run.memory import peak_bytes
 
@@ -81,7 +80,7 @@ def measure(
                     rows[each.name] |= _counted(rows[each.name], solve, problem)
         round_trip = sum(took[name] for name in took if name not in few)
         fewest = FEWEST if round_trip < SECONDS / 2 else FEW
-        rounds = clock.fitting(rounds, SECONDS, round_trip, fewest)
+        rounds = fitting(rounds, SECONDS, round_trip, fewest)
         times = _times(problem, solves, rounds, few) if rounds else {}
     kind, f_ms = problem.name.removeprefix("large-").split("-")[0], times.pop("", None)
     for name, ms in times.items():
@@ -164,7 +163,7 @@ def _times(
     z = problem.z0 + 0.1
     for _ in range(3):
         problem.image(z)
-    once = clock.seconds(lambda: problem.image(z), z.device)
+    once = seconds(lambda: problem.image(z), z.device)
     repeats = max(1, min(100, int(5e-3 / max(once, 1e-7))))
 
     def f_alone() -> None:
@@ -172,6 +171,6 @@ def _times(
             problem.image(z)
 
     calls = {name: functools.partial(solve, problem.f) for name, solve in solves.items()}
-    times = clock.interleaved({**calls, "": f_alone}, z.device, rounds=rounds, few=few)
+    times = interleaved({**calls, "": f_alone}, z.device, rounds=rounds, few=few)
     times[""] /= repeats
     return {name: 1e3 * seconds for name, seconds in times.items()}

@@ -22,7 +22,8 @@ from equilibria.metric import Metric
 from equilibria.nn.using import layers
 from equilibria.run import examination as visit
 from equilibria.run import run
-from equilibria.run.cli.options import add_solver, as_options, solve_by
+from equilibria.run.cli.option_words import as_options
+from equilibria.run.cli.options import add_solver, solve_by
 from equilibria.run.cli.output import Output, figures_table
 from equilibria.run.cli.parser import Parser, UserError, check_seed
 from equilibria.run.cli.status import DONE, UNHEALTHY

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import equilibria
-from equilibria.run.cli.options import as_options
+from equilibria.run.cli.option_words import as_options
 from equilibria.words import is_out_of_memory
 
 __all__ = ["expected", "explain", "shared"]

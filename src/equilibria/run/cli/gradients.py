@@ -19,7 +19,7 @@ from rich.table import Table
 from equilibria import files
 from equilibria.run import examination as visit
 from equilibria.run import run
-from equilibria.run.cli.options import list_options
+from equilibria.run.cli.option_words import list_options
 from equilibria.run.cli.output import Output
 from equilibria.run.cli.parser import Parser, UserError
 from equilibria.run.cli.status import DONE

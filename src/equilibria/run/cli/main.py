@@ -240,7 +240,7 @@ def _flush() -> None:
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
     """Show a warning as one line, without its location in the source."""
-    from equilibria.run.cli.options import as_options
+    from equilibria.run.cli.option_words import as_options
 
     print(printable(f"warning: {as_options(str(message))}"), file=sys.stderr)
 

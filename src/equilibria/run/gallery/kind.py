@@ -1,6 +1,6 @@
 """What an application says of its gallery: what is drawn of samples, and what a report tells."""
 
-from __future__ import annotations
+# Annotations are evaluated here: where they are postponed, a TypedDict knows no NotRequired.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from equilibria import files
 from equilibria.run.data.storage import DataError, writing
-from equilibria.zoo.io import download as checksums
-from equilibria.zoo.io.download import LARGEST, fetch
+from equilibria.zoo.io.download import LARGEST, check_checksum, digest, fetch, mismatch
 
 # --- locate ---------------------------------------------------------------------------------------
 
@@ -131,14 +130,12 @@ class Remote:
             there = plain if path.name == Path(plain).name else name
             if there != plain and plain in known:
                 # As published, it need not be unpacked to be known; else somebody else packed it.
-                if there not in known or checksums.mismatch(path, known[there]):
-                    checksums.check_checksum(
-                        path, known[plain], unpacked=True, largest=self.largest
-                    )
+                if there not in known or mismatch(path, known[there]):
+                    check_checksum(path, known[plain], unpacked=True, largest=self.largest)
             elif there in known:
-                checksums.check_checksum(path, known[there])
+                check_checksum(path, known[there])
             elif (record := _record(path)).is_file():
-                checksums.check_checksum(path, record.read_text("utf-8"))
+                check_checksum(path, record.read_text("utf-8"))
 
     def download(self, name: str, path: Path) -> Path:
         """Fetch a file from the first address that has it."""
@@ -148,7 +145,7 @@ class Remote:
         if checksum is None:
             record = _record(path)
             with writing(record, "--data-dir or XDG_CACHE_HOME"):
-                files.write_text(record, checksums.digest(path))
+                files.write_text(record, digest(path))
         return path
 
 
