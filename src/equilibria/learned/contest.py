@@ -18,8 +18,6 @@ from equilibria.nn.using import using
 from equilibria.solve import Anderson, Broyden, Picard, Solver, Status
 from equilibria.words import percent
 
-__all__ = ["Contestant", "Outcome", "classical", "contest"]
-
 ROUNDS = 3
 
 WORTH = 0.9

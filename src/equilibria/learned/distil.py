@@ -17,8 +17,6 @@ from equilibria.nn.deq import DEQ
 from equilibria.nn.using import in_eval_mode
 from equilibria.solve import Auto, Solver, flatten
 
-__all__ = ["distil"]
-
 HELD_OUT = 4
 """One in this many batches is held out for the contest."""
 

@@ -13,8 +13,6 @@ from typing_extensions import override
 
 from equilibria.solve import Tree, flatten, unflatten
 
-__all__ = ["Guess", "Initialiser", "initialiser_for"]
-
 RANK = 100
 """The p of eq. 6.2."""
 

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from equilibria.learned.solver import Seen, solve_triangular
 from equilibria.solve import Layout, Rows, length
 
-__all__ = ["GramMixer", "PooledMixer"]
-
 
 class GramMixer(nn.Module):
     """Corrects Anderson's weights, given the Gram matrix of the residuals.

@@ -37,9 +37,6 @@ from equilibria.solve import (
 )
 from equilibria.words import percent
 
-__all__ = ["Distillation", "Progress", "Solved", "solve", "train", "untrained"]
-
-
 # --- config ---------------------------------------------------------------------------------------
 
 # Options for training a learned solver.

@@ -13,8 +13,6 @@ from equilibria.learned.mixers import GramMixer, PooledMixer
 from equilibria.learned.solver import NeuralSolver
 from equilibria.solve import Solver, Tree, flatten, unflatten
 
-__all__ = ["Learned"]
-
 
 class Learned(nn.Module):
     """The learned parts of a layer's `NeuralSolver`.

@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Stacked", "WeightTied"]
-
 
 class WeightTied(nn.Module):
     """A deep network as one weight-tied, input-injected layer: f(z; x) = s(W_z z + W_x x + b).

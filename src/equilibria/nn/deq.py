@@ -35,9 +35,6 @@ from equilibria.solve import (
     warn_of_unsteady,
 )
 
-__all__ = ["DEQ", "Value", "refuse_cast", "refuse_sharded"]
-
-
 # --- checks ---------------------------------------------------------------------------------------
 
 # Layers that torch's `fully_shard` has made unfit for a solve.

@@ -14,8 +14,6 @@ from equilibria import draws
 from equilibria.nn.frozen import Frozen
 from equilibria.nn.normalisation import _LengthAndDirection, weighted_layers
 
-__all__ = ["VariationalDropout", "dropout", "weight_dropout"]
-
 
 class VariationalDropout(nn.Module):
     """Dropout whose mask stays the same in all evaluations of one forward of a `DEQ`.

@@ -21,8 +21,6 @@ from torch.overrides import TorchFunctionMode
 
 from equilibria.solve import Closure, Function, private
 
-__all__ = ["Frozen"]
-
 _active: ContextVar[Frozen | None] = ContextVar("equilibria_frozen", default=None)
 
 # A parametrisation may write to its buffers in train mode, as torch's spectral_norm does.

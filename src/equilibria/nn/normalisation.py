@@ -15,8 +15,6 @@ from torch.nn.utils import parametrize
 from equilibria.checks import check_within
 from equilibria.solve import without_autocast
 
-__all__ = ["spectral_norm", "weight_norm", "weighted_layers"]
-
 _Module = TypeVar("_Module", bound=nn.Module)
 
 

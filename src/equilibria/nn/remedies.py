@@ -15,8 +15,6 @@ from equilibria.nn.frozen import module_of
 from equilibria.solve import flatten, unflatten
 from equilibria.words import nearest, plural
 
-__all__ = ["raise_with_remedy", "refuse_names"]
-
 # How torch and Python word it. A text that is not matched costs the remedy alone: the error itself
 # is raised in any case.
 OF_DTYPES = re.compile(r"dtype|scalar type|input type|float16|half", re.IGNORECASE)

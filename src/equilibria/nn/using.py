@@ -10,9 +10,6 @@ from torch import nn
 from equilibria.nn.deq import DEQ, Methods, Weights, check_methods, chosen
 from equilibria.solve import Adjoint, Solver
 
-__all__ = ["in_eval_mode", "layers", "using"]
-
-
 # --- modes ----------------------------------------------------------------------------------------
 
 # Eval mode for as long as a block runs.

@@ -32,9 +32,6 @@ from equilibria.solve import (
     whole_field,
 )
 
-__all__ = ["AdaptiveAdjoint", "AdjointAudit", "Audit"]
-
-
 # --- adaptive -------------------------------------------------------------------------------------
 
 # An inexact adjoint that is checked against the exact one, and given up where it fails.

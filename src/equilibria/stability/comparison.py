@@ -37,8 +37,6 @@ from equilibria.stability.gradients import (
 )
 from equilibria.stability.patient import Exact, Patient, cosine, map_floats, peak_bytes
 
-__all__ = ["Compared", "Comparison", "candidates", "compare_adjoints"]
-
 BELIEVED = 1e-6
 """Largest relative residual behind an exact gradient that others are compared with."""
 

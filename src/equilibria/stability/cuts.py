@@ -18,8 +18,6 @@ from equilibria.solve import Shared
 from equilibria.stability.patient import Exact, map_floats
 from equilibria.words import listed, percent
 
-__all__ = ["Cut", "describe_cuts", "find_cuts"]
-
 RANDOM, COVECTORS = 2, 4
 """Random directions of a change, beside that in which an input grows, which normalisers undo."""
 

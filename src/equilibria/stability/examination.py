@@ -15,23 +15,6 @@ from equilibria.metric import ACCURACY
 from equilibria.stability.cuts import Cut
 from equilibria.words import plural
 
-__all__ = [
-    "Backward",
-    "Bound",
-    "Depth",
-    "DepthPoint",
-    "Examination",
-    "Finding",
-    "Forward",
-    "Gradient",
-    "Jacobian",
-    "Starts",
-    "Summary",
-    "Trace",
-    "Training",
-]
-
-
 Severity = Literal["healthy", "watch", "unhealthy"]
 
 

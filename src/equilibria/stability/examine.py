@@ -32,9 +32,6 @@ from equilibria.stability.gradients import Answer, examine_gradient
 from equilibria.stability.jacobian import jacobian_norm, spectral_radius
 from equilibria.stability.patient import Exact, Patient, Seen, relative, rows_of, shares
 
-__all__ = ["STAGES", "Progress", "doctor"]
-
-
 # --- starts ---------------------------------------------------------------------------------------
 
 # Does the answer depend on where the solve begins?

@@ -29,9 +29,6 @@ from equilibria.stability.findings_forward import (
 )
 from equilibria.words import percent, plural
 
-__all__ = ["depth", "findings"]
-
-
 # --- findings depth -------------------------------------------------------------------------------
 
 # The finding about depth: what further evaluations buy.

@@ -18,8 +18,6 @@ from equilibria.stability.examination import (
 )
 from equilibria.words import percent
 
-__all__ = ["backward", "derivatives", "error", "gradient"]
-
 AFTER = "the adjoint's rtol"
 LINEAR = "max_evals of the adjoint's linear solver"
 

@@ -20,18 +20,6 @@ from equilibria.stability.examination import (
 )
 from equilibria.words import listed, percent, plural
 
-__all__ = [
-    "accuracy",
-    "contraction",
-    "convergence",
-    "cost",
-    "precision",
-    "sensitivity",
-    "uniqueness",
-    "weights",
-]
-
-
 _NAMED = 3
 """Broken tensors that are named; the rest are counted."""
 

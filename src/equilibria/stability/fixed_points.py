@@ -21,9 +21,6 @@ from equilibria.nn.init import RecurrentWeight, set_weights
 from equilibria.solve import Broyden, Implicit, Picard, Shared, Status, followable
 from equilibria.stability.patient import Patient, Seen
 
-__all__ = ["Mapped", "Settled", "applied", "as_it_is", "copied", "mapped", "settle", "unsettled"]
-
-
 BUDGET = 1000
 """Evaluations that a solve may take, at least: plain iteration takes 600 at a radius of .98."""
 

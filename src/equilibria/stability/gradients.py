@@ -27,9 +27,6 @@ from equilibria.stability.patient import (
     shares,
 )
 
-__all__ = ["bound_error", "smallest_singular_value"]
-
-
 # --- bound ----------------------------------------------------------------------------------------
 
 # How wrong the tolerances in use may make a gradient: (adjoint + L forward) / sigma_min(I - J).

@@ -15,8 +15,6 @@ from torch.utils import _pytree as pytree
 
 from equilibria.solve import Shared, boundary, followable
 
-__all__ = ["jacobian_norm", "spectral_radius"]
-
 _TRUSTED = 0.05
 
 

@@ -30,9 +30,6 @@ from equilibria.solve import (
     Status,
 )
 
-__all__ = ["peak_bytes"]
-
-
 # --- trees ----------------------------------------------------------------------------------------
 
 # States and operands of the doctor's patients, as rows and as trees.

@@ -14,9 +14,6 @@ from equilibria import draws
 from equilibria.checks import check_fields
 from equilibria.solve import Solution, boundary, private, without_autocast
 
-__all__ = ["FixedPointCorrection", "jacobian_penalty"]
-
-
 Leaves = list[Tensor]
 
 

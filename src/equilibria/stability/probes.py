@@ -28,17 +28,6 @@ from equilibria.stability.fixed_points import (
 from equilibria.stability.jacobian import JacobianOperator, spectral_radius
 from equilibria.stability.patient import Patient, rows_of
 
-__all__ = [
-    "Estimate",
-    "Spread",
-    "StartProbe",
-    "StepResidual",
-    "over_draws",
-    "probe_start",
-    "resolvent_traces",
-]
-
-
 # --- estimate -------------------------------------------------------------------------------------
 
 # Traces of the resolvent at a fixed point, by random probes, with their errors.

@@ -16,8 +16,6 @@ from equilibria.stability.jacobian import spectral_radius
 from equilibria.stability.patient import Patient
 from equilibria.words import plural
 
-__all__ = ["Measured", "Rescaled", "RescaledWeight", "UnreachableRadiusError", "set_radius"]
-
 GRID = 2.0
 """Ratio of neighbouring factors while a bracket is sought."""
 STEPS = 40

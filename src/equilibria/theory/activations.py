@@ -15,15 +15,6 @@ from torch import Tensor, nn
 from equilibria.theory.quadrature import gaussian_rule
 from equilibria.words import nearest
 
-__all__ = [
-    "ACTIVATIONS",
-    "Activation",
-    "Moments",
-    "as_activation",
-    "hard_tanh_moments",
-    "relu_moments",
-]
-
 
 class Moments(NamedTuple):
     """Means over h ~ N(mean, variance).

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["ERRATA", "Erratum", "errata_table"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Erratum:

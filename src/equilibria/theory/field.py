@@ -13,8 +13,6 @@ from torch import Tensor
 from equilibria.theory.activations import Activation
 from equilibria.theory.quadrature import REACH, cut, normal_density, piecewise, root
 
-__all__ = ["Field", "Law", "mean_product"]
-
 PIECES = 14
 """Pieces of the inner integral over two fields, beside those that kinks make."""
 

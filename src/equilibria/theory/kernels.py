@@ -18,8 +18,6 @@ from equilibria.theory.meanfield import Injection, MeanField, NoMeanFieldError, 
 from equilibria.theory.quadrature import root
 from equilibria.theory.traces import critical_V
 
-__all__ = ["Pair", "linear_nngp", "linear_ntk", "nngp", "ntk"]
-
 CLOSE = 1e-6
 """Error of `mean_product`: a correlation that is this close to 1 is 1."""
 

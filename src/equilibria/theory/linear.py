@@ -15,15 +15,6 @@ from numpy.typing import ArrayLike
 from equilibria.nn.init import Ensemble
 from equilibria.theory.traces import Spectrum, Traces, check_spectrum, eigenvalues, traces
 
-__all__ = [
-    "gaussian_limit",
-    "length_variance",
-    "length_variance_exponent",
-    "second_moment",
-    "second_moment_after",
-    "second_moment_exponent",
-]
-
 
 def second_moment(
     ensemble: Ensemble, V: float, *, tied: bool = True, spectrum: Spectrum | None = None

@@ -17,9 +17,6 @@ from equilibria.theory.activations import Activation, as_activation
 from equilibria.theory.field import Field, Law
 from equilibria.theory.quadrature import root
 
-__all__ = ["Equations", "Injection", "MeanField", "NoMeanFieldError", "mean_field"]
-
-
 # --- cavity ---------------------------------------------------------------------------------------
 
 # The self-consistent equations of a wide network, and their first solution.

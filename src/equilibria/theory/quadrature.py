@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["cut", "gaussian_rule", "normal_density", "piecewise", "root"]
-
 REACH = 10.0
 """Standard deviations to either side that are integrated over; e^-50 is left out."""
 

@@ -18,8 +18,6 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["resolvent_density", "resolvent_edges", "resolvent_moments", "resolvent_transform"]
-
 
 def resolvent_moments(count: int, V: float) -> np.ndarray:
     """Return m_1, ..., m_count, m_k = tr ((I - W)^-T (I - W)^-1)^k for Gaussian W.

@@ -13,9 +13,6 @@ from equilibria.theory import traces
 from equilibria.theory.activations import Activation, as_activation
 from equilibria.theory.meanfield import Injection, MeanField, NoMeanFieldError, mean_field
 
-__all__ = ["critical_scale", "goe_density", "goe_radius", "radius_at", "spectral_radius"]
-
-
 _NEGATIVE = -1e-12
 """Slopes below it are not rounding."""
 

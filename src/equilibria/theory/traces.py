@@ -10,18 +10,6 @@ from numpy.typing import ArrayLike
 
 from equilibria.nn.init import Ensemble, check_ensemble
 
-__all__ = [
-    "Traces",
-    "carried",
-    "check_family",
-    "critical_V",
-    "edge",
-    "eigenvalues",
-    "reaction",
-    "traces",
-]
-
-
 # --- families -------------------------------------------------------------------------------------
 
 # What a wide network sees of its weights' ensemble: two of its free cumulants.

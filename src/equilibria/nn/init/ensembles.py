@@ -35,26 +35,6 @@ from torch import Tensor
 
 from equilibria.words import nearest
 
-__all__ = [
-    "ENSEMBLES",
-    "Elementwise",
-    "Ensemble",
-    "Maps",
-    "Spectrum",
-    "antisymmetric_",
-    "check_ensemble",
-    "disk",
-    "fill",
-    "gaussian",
-    "gaussian_",
-    "goe_",
-    "haar",
-    "matrix_shape",
-    "normal_",
-    "orthogonal_",
-    "write",
-]
-
 
 @torch.no_grad()
 def gaussian_(

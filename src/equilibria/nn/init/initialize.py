@@ -12,8 +12,6 @@ from torch import nn
 from equilibria.nn.init.ensembles import Ensemble, fill
 from equilibria.nn.init.weight import recurrent_weights, set_weights
 
-__all__ = ["Begun", "initialize"]
-
 _KERNELS = {
     "goe": "have kernels of odd size",
     "antisymmetric": "have kernels of odd size",

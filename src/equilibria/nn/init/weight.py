@@ -21,8 +21,6 @@ from equilibria.nn.frozen import module_of
 from equilibria.nn.init.ensembles import Maps
 from equilibria.nn.using import in_eval_mode
 
-__all__ = ["RecurrentWeight", "joint_gain", "recurrent_weights", "set_weights"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentWeight:

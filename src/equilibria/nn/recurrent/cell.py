@@ -12,16 +12,6 @@ from torch import Tensor, nn
 
 from equilibria.solve import Solution
 
-__all__ = [
-    "Activation",
-    "Cell",
-    "CellOptions",
-    "State",
-    "Sweep",
-    "activations",
-    "phi_of",
-]
-
 State = tuple[Tensor, ...]
 """What a cell carries from step to step: tensors (batch, hidden), the output first."""
 

@@ -15,8 +15,6 @@ from equilibria.nn.dropout import dropout as dropped
 from equilibria.nn.recurrent.cell import Cell, CellOptions, State, Sweep
 from equilibria.solve import Solution
 
-__all__ = ["Recurrent"]
-
 
 class Recurrent(nn.Module):
     """Layers of one kind of cell, called like `torch.nn.LSTM`.

@@ -32,9 +32,6 @@ from equilibria.stability.patient import Patient, Seen, rows_of
 from equilibria.theory.meanfield import mean_field
 from equilibria.theory.spectrum import radius_at
 
-__all__ = ["DRAWS", "SCALES", "Theory", "sweep"]
-
-
 # --- forecast -------------------------------------------------------------------------------------
 
 # What the theory of wide networks predicts of a cell, where there is one.

@@ -13,20 +13,6 @@ from equilibria.stability.ensembles.results import Start, Sweep
 from equilibria.stability.examination import plain
 from equilibria.words import percent
 
-__all__ = [
-    "AIM",
-    "HELD",
-    "MIDDLE",
-    "Decided",
-    "Recommendation",
-    "aimed",
-    "choose",
-    "recommend",
-    "tabulate",
-    "width",
-]
-
-
 # --- choice ---------------------------------------------------------------------------------------
 
 # Which of the starts that were measured to choose, by radius, width and evaluations.

@@ -10,8 +10,6 @@ from typing import Any
 from equilibria.nn.init import Ensemble
 from equilibria.stability.examination import plain
 
-__all__ = ["ENOUGH", "Start", "Sweep", "Trial"]
-
 ENOUGH = 0.95
 """Share of samples that must converge, with each draw, for a start to be called workable."""
 

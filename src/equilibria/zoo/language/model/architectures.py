@@ -20,17 +20,6 @@ from equilibria.zoo.language.model.cell import CellConfig, InjectedModel, Sequen
 from equilibria.zoo.language.model.transformer import TransformerConfig
 from equilibria.zoo.language.model.trellis import TrellisConfig
 
-__all__ = [
-    "DEQTransformerConfig",
-    "DEQTrellisNetConfig",
-    "EquilibriumSequence",
-    "TiedStack",
-    "TransformerXLConfig",
-    "TrellisNetConfig",
-    "UntiedStack",
-]
-
-
 # --- equilibrium ----------------------------------------------------------------------------------
 
 # Sequence models at the equilibrium of their cell, solved whole or in subsequences.

@@ -21,9 +21,6 @@ from equilibria.checks import check_fields
 from equilibria.nn import VariationalDropout
 from equilibria.run.models.base import Model, ModelConfig, Prediction
 
-__all__ = ["Lexicon", "SequenceConfig", "SequenceModel", "require_batch"]
-
-
 # --- lexicon --------------------------------------------------------------------------------------
 
 # The vocabulary at both ends of a sequence model: embedding and softmax, adaptive and tied.

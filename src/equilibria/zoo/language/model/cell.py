@@ -16,18 +16,6 @@ from equilibria.checks import check_within
 from equilibria.nn.init import Maps, fill
 from equilibria.zoo.language.model.base import SequenceConfig, SequenceModel, require_batch
 
-__all__ = [
-    "CausalInjection",
-    "CellConfig",
-    "Ensemble",
-    "InjectedModel",
-    "SequenceCell",
-    "detached",
-    "initialise",
-    "scale_of",
-]
-
-
 # --- initial --------------------------------------------------------------------------------------
 
 # How the weights of a cell begin.

@@ -12,8 +12,6 @@ from equilibria.run.models.base import EquilibriumModel, Prediction
 from equilibria.solve import Solution, Status
 from equilibria.zoo.language.model.base import SequenceModel
 
-__all__ = ["Step", "choose", "generate"]
-
 PIECE = 128
 """Tokens of a prompt that are read at a time; those before are in the carry."""
 

@@ -16,8 +16,6 @@ from equilibria.run.models.base import ExplicitConfig, Prediction
 from equilibria.run.registry import find, resolve
 from equilibria.zoo.language.model.base import SequenceConfig, SequenceModel, require_batch
 
-__all__ = ["CellLanguageConfig", "GRUConfig", "LSTMConfig", "Recurrent"]
-
 DEFAULT_CELL = "ERNN"
 """Name of the cell that a language model has where no other is chosen."""
 

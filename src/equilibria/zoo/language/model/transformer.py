@@ -25,9 +25,6 @@ from equilibria.zoo.language.model.cell import (
     scale_of,
 )
 
-__all__ = ["RelativeAttention", "TransformerCell", "TransformerConfig"]
-
-
 # --- attention ------------------------------------------------------------------------------------
 
 # Self-attention over a segment and its memory, with relative positions.

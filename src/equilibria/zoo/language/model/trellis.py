@@ -22,8 +22,6 @@ from equilibria.zoo.language.model.cell import (
     windows,
 )
 
-__all__ = ["TrellisCell", "TrellisConfig"]
-
 State = tuple[Tensor, Tensor]
 
 

@@ -15,8 +15,6 @@ from equilibria.nn.recurrent.layer import Recurrent
 from equilibria.run.models.base import ClassifierConfig, Model, Prediction
 from equilibria.zoo.recurrent.model.ernn import ERNNOptions
 
-__all__ = ["RecurrentConfig", "SequenceClassifier"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentConfig(ClassifierConfig):

@@ -11,16 +11,6 @@ from torch import Tensor
 from equilibria.nn.recurrent.cell import Cell, State
 from equilibria.zoo.recurrent.model.ernn import ERNNCell
 
-__all__ = [
-    "EulerSteps",
-    "euler_steps",
-    "field",
-    "field_jacobian",
-    "gradient_norms",
-    "input_jacobian",
-    "transition_jacobians",
-]
-
 
 def transition_jacobians(cell: Cell, x: Tensor) -> Tensor:
     """Return dh_k/dh_(k-1) at all steps of one sequence, from the zero state.

@@ -13,19 +13,6 @@ from typing_extensions import override
 from equilibria.checks import check_fields
 from equilibria.nn.recurrent.cell import Activation, Cell, CellOptions, State, phi_of, uniform_
 
-__all__ = [
-    "Deep",
-    "Dense",
-    "ERNNCell",
-    "ERNNOptions",
-    "Equilibrated",
-    "EquilibratedOptions",
-    "LowRank",
-    "Transition",
-    "transition",
-]
-
-
 # --- transition -----------------------------------------------------------------------------------
 
 # The function f of an equilibrated cell: f(s; u), with s = h + h_(k-1) and u the injection.

@@ -12,17 +12,6 @@ from typing_extensions import override
 from equilibria.checks import check_fields
 from equilibria.nn.recurrent.cell import Activation, Cell, CellOptions, State, phi_of, uniform_
 
-__all__ = [
-    "FastGRNNCell",
-    "FastGRNNOptions",
-    "GRUCell",
-    "GRUOptions",
-    "LSTMCell",
-    "LSTMOptions",
-    "UGRNNCell",
-    "UGRNNOptions",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LSTMOptions(CellOptions):

@@ -20,8 +20,6 @@ from equilibria.zoo.recurrent.model.ernn import (
     transition,
 )
 
-__all__ = ["ImplicitERNNCell", "ImplicitERNNOptions", "ImplicitEulerCell", "ImplicitEulerOptions"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ImplicitERNNOptions(EquilibratedOptions):

@@ -19,21 +19,6 @@ from equilibria.zoo.recurrent.model.plain import (
     SpectralRNNOptions,
 )
 
-__all__ = [
-    "CELLS",
-    "ERNN",
-    "GRU",
-    "LSTM",
-    "RNN",
-    "UGRNN",
-    "AntisymmetricRNN",
-    "FastGRNN",
-    "FastRNN",
-    "ImplicitERNN",
-    "ImplicitEulerRNN",
-    "SpectralRNN",
-]
-
 
 class ERNN(Recurrent):
     """An equilibrated recurrent network, in place of `nn.LSTM`: see `ERNNCell`, `ERNNOptions`."""

@@ -27,9 +27,6 @@ from equilibria.zoo.io.sequences import SequenceSamples, complete_classifier
 from equilibria.zoo.recurrent.data import Sequences, SequenceSet
 from equilibria.zoo.recurrent.data.tables import Missing
 
-__all__ = ["SEQUENCES", "SequenceClassification", "SequenceTask"]
-
-
 # --- standardisation ------------------------------------------------------------------------------
 
 # Signals with mean 0 and deviation 1 in each channel.
