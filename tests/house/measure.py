@@ -14,7 +14,9 @@
 | public | names in the `__all__` of the packages |
 | twice | class names that are defined more than once |
 | participles | functions named by a participle; those that return a bool are left out |
-| small | files with a single definition and fewer than 60 lines |
+| small | files with a single definition and fewer than 60 lines; files with fewer than 60 lines |
+| longest | the longest functions and classes, in lines with their prose |
+| pairs | pairs of places that share six or more lines, alike or alike but for names and values |
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import itertools
+import keyword
 import sys
 import tokenize
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +38,9 @@ SOURCE = ROOT / "src" / "equilibria"
 PAPERS = ROOT / "papers"
 CORE = ("solve", "nn", "learned", "theory", "stability")
 SMALL = 60  # lines
+SHARED = 6  # lines that make a pair of places
+COMMON = 8  # places in which a run may stand before it is an idiom and no longer counted
+TOKENS = 40  # that a run has at least
 BUDGETS = {"solve": 4_000, "core": 11_500, "src and papers": 47_000, "tests": 35_000, "files": 400}
 """Code lines, and files in src."""
 
@@ -291,20 +298,108 @@ def participles() -> dict[str, Any]:
 
 
 def small() -> dict[str, Any]:
-    """Files with one function or class and fewer than SMALL lines."""
-    found = []
+    """Files below SMALL lines other than `__init__.py`, and those with one function or class."""
+    found, single = [], []
     for path in files():
         text = path.read_text()
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
         number = sum(isinstance(node, kinds) for node in ast.parse(text).body)
-        if number == 1 and len(text.splitlines()) < SMALL:
+        if path.name != "__init__.py" and len(text.splitlines()) < SMALL:
             found.append(str(path.relative_to(SOURCE)))
-    return {"files": len(found), "names": found}
+            single += found[-1:] if number == 1 else []
+    return {"files": len(found), "of one definition": len(single), "names": found}
+
+
+def longest() -> dict[str, Any]:
+    """The five longest functions and classes."""
+    rows: dict[str, Any] = {}
+    for what, kind in (("function", ast.FunctionDef), ("class", ast.ClassDef)):
+        sizes = [
+            (node.end_lineno - node.lineno + 1, f"{path.relative_to(SOURCE)}: {node.name}")
+            for path, node in definitions(kind)
+        ]
+        for size, name in sorted(sizes, reverse=True)[:5]:
+            rows[f"{what} {name}"] = size
+    return rows
+
+
+# --- copies ---------------------------------------------------------------------------------------
+
+
+Shape = list[str]  # tokens of a line; names begin with "n "
+
+
+def shapes(path: Path) -> list[Shape]:
+    """The tokens of each line that says something: strings and numbers are one letter; imports,
+    comments, docstrings and lone punctuation are left out."""
+    text = path.read_text()
+    skipped: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if constant or isinstance(node, ast.Import | ast.ImportFrom):
+            skipped |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    rows: dict[int, Shape] = defaultdict(list)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.NAME and not keyword.iskeyword(token.string):
+            rows[token.start[0]].append(f"n {token.string}")
+        elif token.type in (tokenize.STRING, tokenize.NUMBER):
+            rows[token.start[0]].append("s" if token.type == tokenize.STRING else "0")
+        elif token.type in (tokenize.NAME, tokenize.OP):
+            rows[token.start[0]].append(token.string)
+    return [
+        parts
+        for number, parts in sorted(rows.items())
+        if number not in skipped and any(part[0].isalnum() for part in parts)
+    ]
+
+
+def same_names(run: list[Shape]) -> tuple[str, ...]:
+    """A run with its names replaced by the order in which they first occur: equal for two runs that
+    differ by a consistent renaming alone."""
+    names: dict[str, str] = {}
+    return tuple(
+        names.setdefault(part, f"n{len(names)}") if part.startswith("n ") else part
+        for row in run
+        for part in row
+    )
+
+
+def pairs() -> dict[str, Any]:
+    """Pairs of files of src, papers and tests (or of places of one) that share a run of SHARED
+    lines, alike but for a consistent renaming and for values.
+
+    A run that is short of TOKENS, as fields of a class or entries of a list are, or that stands in
+    more than COMMON places, is an idiom and not counted.
+    """
+    places: dict[tuple[str, ...], list[tuple[Path, int]]] = defaultdict(list)
+    for path in [*files(), *files(PAPERS), *files(ROOT / "tests")]:
+        rows = shapes(path)
+        for start in range(len(rows) - SHARED + 1):
+            run = rows[start : start + SHARED]
+            if sum(map(len, run)) >= TOKENS:
+                places[same_names(run)].append((path, start))
+    starts: dict[tuple[Path, Path], set[tuple[int, int]]] = defaultdict(set)
+    for where in places.values():
+        if 1 < len(where) <= COMMON:
+            for (one, i), (other, j) in itertools.combinations(where, 2):
+                if one != other or abs(i - j) >= SHARED:
+                    starts[one, other].add((i, j))
+    number: Counter[str] = Counter()
+    for (one, other), found in starts.items():
+        first = [(i, j) for i, j in found if (i - 1, j - 1) not in found]
+        number[f"{one.relative_to(ROOT)} ~ {other.relative_to(ROOT)}"] = len(first)
+    return {
+        "pairs": len(number),
+        "shared runs": sum(number.values()),
+        "which": dict(number.most_common()),
+    }
 
 
 MEASURES = {
     measure.__name__: measure
-    for measure in (lines, budgets, walk, calls, imports, public, twice, participles, small)
+    for measure in (
+        *(lines, budgets, walk, calls, imports, public, twice, participles, small, longest, pairs),
+    )
 }
 
 
