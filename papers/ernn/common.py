@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from equilibria.nn.recurrent.cell import CellOptions
 from equilibria.run import recipe as recipes
 from equilibria.run.bench.count import interleaved
 from equilibria.run.memory import peak_bytes
@@ -17,7 +18,6 @@ from equilibria.run.studies.training import Training
 from equilibria.solve import Implicit, Neumann, Picard
 from equilibria.zoo.recurrent.model import (
     AntisymmetricRNNOptions,
-    CellOptions,
     ERNNOptions,
     FastGRNNOptions,
     FastRNNOptions,
@@ -25,10 +25,10 @@ from equilibria.zoo.recurrent.model import (
     ImplicitERNNOptions,
     LSTMOptions,
     RNNOptions,
-    SequenceClassifier,
     SpectralRNNOptions,
     UGRNNOptions,
 )
+from equilibria.zoo.recurrent.model.classifier import SequenceClassifier
 from equilibria.zoo.recurrent.model.diagnostics import field_jacobian
 from equilibria.zoo.recurrent.model.ernn import ERNNCell
 

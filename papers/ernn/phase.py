@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from equilibria.nn.recurrent.cell import CellOptions
 from equilibria.run.studies.study import Context, Point, Scale, Study
 from equilibria.run.studies.views import Chart, Lines, Pivot
 from equilibria.zoo.recurrent.model import (
-    CellOptions,
     ERNNOptions,
     FastRNNOptions,
     ImplicitERNNOptions,

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equilibria.nn.recurrent.layer import Recurrent
 from equilibria.run.bench.count import interleaved
 from equilibria.run.studies.study import Context, Point, Scale, Study
 from equilibria.run.studies.views import Chart, Lines, Pivot
-from equilibria.zoo.recurrent.model import Recurrent
 from papers.ernn.common import LAYERS, peak, step
 
 WIDTHS, TIME, BATCH, CHANNELS = (32, 64, 128), 128, 128, 9

@@ -7,7 +7,8 @@ import torch
 
 from equilibria.run.recipe import Recipe
 from equilibria.run.studies.training import parameters
-from equilibria.zoo.recurrent.model import CELLS, ERNN, FastGRNNOptions, ImplicitERNN
+from equilibria.zoo.recurrent import model
+from equilibria.zoo.recurrent.model import ERNN, FastGRNNOptions, ImplicitERNN
 from papers.ernn import adding, har, noisy, order, phase, rate, speed, tables
 from papers.ernn.common import HAR, SOLVED, peak, training
 from papers.published import KAG_2019, published
@@ -33,9 +34,9 @@ def test_equilibrated_networks_have_at_most_five_thousand_parameters():
 
 def test_each_network_has_the_cell_that_it_is_called_after():
     for name in HAR:
-        kind = CELLS[name.partition(" ")[0].partition("-")[0].partition(",")[0].replace(
-            "Antisymmetric", "AntisymmetricRNN")]  # fmt: skip
-        assert type(recipe_of(name).model.cell) is kind
+        layer = name.partition(" ")[0].partition("-")[0].partition(",")[0]
+        kind = getattr(model, layer.replace("Antisymmetric", "AntisymmetricRNN"))
+        assert type(recipe_of(name).model.cell) is kind.options
 
 
 def test_a_baseline_does_not_take_over_what_is_the_equilibrated_networks():

@@ -2,11 +2,18 @@
 
 import torch
 
+from equilibria.run.registry import find, resolve
 from equilibria.zoo.io.sequences import Sequences
-from equilibria.zoo.recurrent.model import CELLS
 from equilibria.zoo.recurrent.model.classifier import RecurrentConfig, SequenceClassifier
 from equilibria.zoo.recurrent.task.sequences import ChannelStatistics, Standardised
 from tasks_in_memory import Drawn
+
+CELLS = {
+    name: resolve(place)
+    for name, (base, place) in find("classes").items()
+    if base.endswith(":CellOptions")
+}
+"""The options of each cell, by the name that a recipe gives it."""
 
 
 def sequences(

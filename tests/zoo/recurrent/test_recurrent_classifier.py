@@ -4,10 +4,11 @@ import itertools
 
 import pytest
 import torch
+from drawn_sequences import CELLS
 
 from equilibria.run.models import create
 from equilibria.solve import Picard, Status
-from equilibria.zoo.recurrent.model import CELLS, ERNNOptions, ImplicitERNNOptions
+from equilibria.zoo.recurrent.model import ERNNOptions, ImplicitERNNOptions
 
 LENGTHS = torch.tensor([7, 2, 1, 5, 7])
 

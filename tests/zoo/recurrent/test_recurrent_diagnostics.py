@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from drawn_sequences import CELLS
 
-from equilibria.zoo.recurrent.model import CELLS, ERNN, LSTM, ImplicitERNN, Recurrent
+from equilibria.zoo.recurrent.model import ERNN, LSTM, ImplicitERNN, Recurrent
 from equilibria.zoo.recurrent.model import diagnostics as d
 
 

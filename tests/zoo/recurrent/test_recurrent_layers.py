@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from drawn_sequences import CELLS
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from equilibria.solve import Implicit, Neumann, Picard
 from equilibria.zoo.recurrent import model as recurrent
-from equilibria.zoo.recurrent.model import CELLS, Recurrent
+from equilibria.zoo.recurrent.model import Recurrent
 
 TIGHT = {
     "solver": Picard(rtol=1e-10, max_evals=500),

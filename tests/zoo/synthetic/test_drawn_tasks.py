@@ -5,7 +5,7 @@ import torch
 
 from equilibria.run.evaluation import evaluating
 from equilibria.run.models import create
-from equilibria.zoo.recurrent.model import RecurrentConfig
+from equilibria.zoo.recurrent.model.classifier import RecurrentConfig
 from equilibria.zoo.synthetic.task.drawn import AddingProblem, OrderProblem
 
 

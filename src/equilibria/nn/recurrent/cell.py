@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,13 @@ class Sweep(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CellOptions(abc.ABC):
-    """What a recipe writes under `cell`."""
+    """What a recipe writes under `cell`.
+
+    Attributes:
+        cell: what `build` calls with the options and its own arguments.
+    """
+
+    cell: ClassVar[Callable[..., Cell]]
 
     @property
     def implicit(self) -> bool:
@@ -58,7 +64,6 @@ class CellOptions(abc.ABC):
         """What results call the cell, with what tells its variants apart."""
         return type(self).__name__.removesuffix("Options")
 
-    @abc.abstractmethod
     def build(self, width: int, hidden: int, bias: bool = True, **layer: Any) -> Cell:
         """Return a new cell.
 
@@ -68,6 +73,7 @@ class CellOptions(abc.ABC):
             bias: whether it has biases.
             layer: keywords of its `DEQ` layer, such as `solver`; of an explicit cell none.
         """
+        return type(self).cell(self, width, hidden, bias, **layer)
 
 
 class Cell(nn.Module, abc.ABC):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -227,54 +227,6 @@ class Equilibrated(Cell):
 # --- ernn -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class ERNNOptions(EquilibratedOptions):
-    """K Euler steps.
-
-    Args:
-        activation: phi of f.
-        rank: rank of V H in P = U = I + V H (eq. 10); null for a full matrix U and no P.
-        depth: layers of f; above 1 only without a rank.
-        transition: tau, of which dh_k/dh_(k-1) = tau I at equilibrium: -1 is the paper's, 1 its
-            variant with -h_(k-1), 0 the ODE without the shift.
-        gamma: decay of the ODE.
-        bound: largest singular value of each matrix of f: below gamma there is one equilibrium,
-            and Euler steps below 2 / (gamma + bound) lead to it; null for no bound.
-        steps: K.
-        start: h^(0): "zero" as in eq. 6, or "previous", h_(k-1), as in eq. 5.
-        step_size: eta at the start of training; each inner step learns its own.
-        times: steps of a sequence, at most, where each also has step sizes of its own, as in
-            eq. 11; null for the same ones at all times.
-    """
-
-    steps: int = 1
-    start: Literal["zero", "previous"] = "previous"
-    step_size: float = 0.01
-    times: int | None = None
-
-    @override
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_fields(self, "(0, inf)", "steps", "times")
-        if not abs(self.step_size) < float("inf"):
-            raise ValueError(f"step_size must be finite; got {self.step_size}")
-        if self.start not in ("zero", "previous"):
-            raise ValueError(f'start must be "zero" or "previous"; got {self.start!r}')
-        if self.start == "zero" and self.transition == 0:
-            raise ValueError(
-                'start "zero" and transition 0 leave a cell without memory: set one of them '
-                "otherwise"
-            )
-
-    @override
-    def traits(self) -> list[str]:
-        return [f"K = {self.steps}", f"start {self.start}", *super().traits()]
-
-    @override
-    def build(self, width: int, hidden: int, bias: bool = True, **layer: Any) -> ERNNCell:
-        return ERNNCell(self, width, hidden, bias)
-
-
 class ERNNCell(Equilibrated):
     """h^(i+1) = h^(i) + eta_i [f(h^(i) - tau h_(k-1); x_k) - gamma (h^(i) - tau h_(k-1))].
 
@@ -284,7 +236,7 @@ class ERNNCell(Equilibrated):
     papers: Kag et al. 2019, eq. 6 and 11; low-rank f, eq. 10.
     """
 
-    def __init__(self, options: ERNNOptions, width: int, hidden: int, bias: bool = True) -> None:
+    def __init__(self, options: ERNNOptions, width: int, hidden: int, bias: bool) -> None:
         super().__init__(width, hidden, bias=bias)
         self.f = options.function(hidden)
         self.steps, self.tau, self.gamma = options.steps, options.transition, options.gamma
@@ -324,3 +276,49 @@ class ERNNCell(Equilibrated):
         """h^(0) - tau h_(k-1)."""
         factor = (0 if self.begins_at_zero else 1) - self.tau
         return before if factor == 1 else factor * before
+
+
+@dataclass(frozen=True, kw_only=True)
+class ERNNOptions(EquilibratedOptions):
+    """K Euler steps.
+
+    Args:
+        activation: phi of f.
+        rank: rank of V H in P = U = I + V H (eq. 10); null for a full matrix U and no P.
+        depth: layers of f; above 1 only without a rank.
+        transition: tau, of which dh_k/dh_(k-1) = tau I at equilibrium: -1 is the paper's, 1 its
+            variant with -h_(k-1), 0 the ODE without the shift.
+        gamma: decay of the ODE.
+        bound: largest singular value of each matrix of f: below gamma there is one equilibrium,
+            and Euler steps below 2 / (gamma + bound) lead to it; null for no bound.
+        steps: K.
+        start: h^(0): "zero" as in eq. 6, or "previous", h_(k-1), as in eq. 5.
+        step_size: eta at the start of training; each inner step learns its own.
+        times: steps of a sequence, at most, where each also has step sizes of its own, as in
+            eq. 11; null for the same ones at all times.
+    """
+
+    cell = ERNNCell
+
+    steps: int = 1
+    start: Literal["zero", "previous"] = "previous"
+    step_size: float = 0.01
+    times: int | None = None
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_fields(self, "(0, inf)", "steps", "times")
+        if not abs(self.step_size) < float("inf"):
+            raise ValueError(f"step_size must be finite; got {self.step_size}")
+        if self.start not in ("zero", "previous"):
+            raise ValueError(f'start must be "zero" or "previous"; got {self.start!r}')
+        if self.start == "zero" and self.transition == 0:
+            raise ValueError(
+                'start "zero" and transition 0 leave a cell without memory: set one of them '
+                "otherwise"
+            )
+
+    @override
+    def traits(self) -> list[str]:
+        return [f"K = {self.steps}", f"start {self.start}", *super().traits()]

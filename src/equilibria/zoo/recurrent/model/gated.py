@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,21 +10,6 @@ from typing_extensions import override
 
 from equilibria.checks import check_fields
 from equilibria.nn.recurrent.cell import Activation, Cell, CellOptions, State, phi_of, uniform_
-
-
-@dataclass(frozen=True, kw_only=True)
-class LSTMOptions(CellOptions):
-    """Long short-term memory.
-
-    Args:
-        forget: bias of the forget gate at the start of training.
-    """
-
-    forget: float = 1.0
-
-    @override
-    def build(self, width: int, hidden: int, bias: bool = True, **layer: Any) -> LSTMCell:
-        return LSTMCell(self, width, hidden, bias)
 
 
 class Gated(Cell):
@@ -51,7 +35,7 @@ class LSTMCell(Gated):
 
     states = 2
 
-    def __init__(self, options: LSTMOptions, width: int, hidden: int, bias: bool = True) -> None:
+    def __init__(self, options: LSTMOptions, width: int, hidden: int, bias: bool) -> None:
         super().__init__(width, hidden, 4, bias)
         if bias:
             nn.init.constant_(self.injection.bias[hidden : 2 * hidden], options.forget)
@@ -66,12 +50,16 @@ class LSTMCell(Gated):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GRUOptions(CellOptions):
-    """The gated recurrent unit."""
+class LSTMOptions(CellOptions):
+    """Long short-term memory.
 
-    @override
-    def build(self, width: int, hidden: int, bias: bool = True, **layer: Any) -> GRUCell:
-        return GRUCell(width, hidden, bias)
+    Args:
+        forget: bias of the forget gate at the start of training.
+    """
+
+    cell = LSTMCell
+
+    forget: float = 1.0
 
 
 class GRUCell(Gated):
@@ -82,7 +70,7 @@ class GRUCell(Gated):
     papers: Cho et al. 2014.
     """
 
-    def __init__(self, width: int, hidden: int, bias: bool = True) -> None:
+    def __init__(self, options: GRUOptions, width: int, hidden: int, bias: bool) -> None:
         super().__init__(width, hidden, 3, bias)
         self.c = nn.Parameter(torch.zeros(hidden)) if bias else None
 
@@ -98,20 +86,10 @@ class GRUCell(Gated):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UGRNNOptions(CellOptions):
-    """The update-gate network.
+class GRUOptions(CellOptions):
+    """The gated recurrent unit."""
 
-    Args:
-        activation: phi.
-        update: bias of the gate at the start of training.
-    """
-
-    activation: Activation = "tanh"
-    update: float = 1.0
-
-    @override
-    def build(self, width: int, hidden: int, bias: bool = True, **layer: Any) -> UGRNNCell:
-        return UGRNNCell(self, width, hidden, bias)
+    cell = GRUCell
 
 
 class UGRNNCell(Gated):
@@ -120,7 +98,7 @@ class UGRNNCell(Gated):
     papers: Collins et al. 2016, appendix A.
     """
 
-    def __init__(self, options: UGRNNOptions, width: int, hidden: int, bias: bool = True) -> None:
+    def __init__(self, options: UGRNNOptions, width: int, hidden: int, bias: bool) -> None:
         super().__init__(width, hidden, 2, bias)
         self.phi = phi_of(options.activation)
         if bias:
@@ -134,27 +112,18 @@ class UGRNNCell(Gated):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FastGRNNOptions(CellOptions):
-    """A gate that shares its matrices with the update.
+class UGRNNOptions(CellOptions):
+    """The update-gate network.
 
     Args:
         activation: phi.
-        rank: rank of both matrices, W and U, each a product of two; null for full matrices.
-        zeta: logit of the weight of 1 - z at the start of training.
-        nu: logit of what is added to it.
+        update: bias of the gate at the start of training.
     """
 
+    cell = UGRNNCell
+
     activation: Activation = "tanh"
-    rank: int | None = None
-    zeta: float = 1.0
-    nu: float = -4.0
-
-    def __post_init__(self) -> None:
-        check_fields(self, "(0, inf)", "rank")
-
-    @override
-    def build(self, width: int, hidden: int, bias: bool = True, **layer: Any) -> FastGRNNCell:
-        return FastGRNNCell(self, width, hidden, bias)
+    update: float = 1.0
 
 
 class FastGRNNCell(Cell):
@@ -167,9 +136,7 @@ class FastGRNNCell(Cell):
     papers: Kusupati et al. 2018, sec. 3.2; zeta and nu start at 1 and -4, as in the authors' code.
     """
 
-    def __init__(
-        self, options: FastGRNNOptions, width: int, hidden: int, bias: bool = True
-    ) -> None:
+    def __init__(self, options: FastGRNNOptions, width: int, hidden: int, bias: bool) -> None:
         super().__init__(width, options.rank or hidden, bias=False)
         self.hidden, rank = hidden, options.rank
         self.phi = phi_of(options.activation)
@@ -205,3 +172,25 @@ class FastGRNNCell(Cell):
             gate, update = gate + self.biases[0], update + self.biases[1]
         z = torch.sigmoid(gate).to(h.dtype)
         return ((zeta * (1 - z) + nu) * self.phi(update) + z * h,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastGRNNOptions(CellOptions):
+    """A gate that shares its matrices with the update.
+
+    Args:
+        activation: phi.
+        rank: rank of both matrices, W and U, each a product of two; null for full matrices.
+        zeta: logit of the weight of 1 - z at the start of training.
+        nu: logit of what is added to it.
+    """
+
+    cell = FastGRNNCell
+
+    activation: Activation = "tanh"
+    rank: int | None = None
+    zeta: float = 1.0
+    nu: float = -4.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, "(0, inf)", "rank")

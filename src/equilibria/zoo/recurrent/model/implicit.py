@@ -21,22 +21,6 @@ from equilibria.zoo.recurrent.model.ernn import (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImplicitERNNOptions(EquilibratedOptions):
-    __doc__ = EquilibratedOptions.__doc__
-
-    bound: float | None = 0.9
-
-    @property
-    @override
-    def implicit(self) -> bool:
-        return True
-
-    @override
-    def build(self, width: int, hidden: int, bias: bool = True, **layer: Any) -> ImplicitERNNCell:
-        return ImplicitERNNCell(self, width, hidden, bias, **layer)
-
-
 class Field(nn.Module):
     """f(z; u) / gamma, of which an equilibrated cell finds the fixed point."""
 
@@ -70,7 +54,7 @@ class ImplicitERNNCell(Equilibrated):
         options: ImplicitERNNOptions,
         width: int,
         hidden: int,
-        bias: bool = True,
+        bias: bool,
         **layer: Any,
     ) -> None:
         super().__init__(width, hidden, bias=bias)
@@ -109,6 +93,20 @@ class ImplicitERNNCell(Equilibrated):
         return Sweep(output, (after,), (solution,))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ImplicitERNNOptions(EquilibratedOptions):
+    __doc__ = EquilibratedOptions.__doc__
+
+    cell = ImplicitERNNCell
+
+    bound: float | None = 0.9
+
+    @property
+    @override
+    def implicit(self) -> bool:
+        return True
+
+
 def accumulated(z: Tensor, before: Tensor, tau: int) -> Tensor:
     """Return h_k = z_k + tau h_(k-1) for all k, (time, batch, hidden).
 
@@ -124,33 +122,6 @@ def accumulated(z: Tensor, before: Tensor, tau: int) -> Tensor:
     signs = torch.ones(len(z), 1, 1, dtype=z.dtype, device=z.device)
     signs[::2] = -1.0  # of h_1, h_3, ...: (-1)^k h_k is a plain sum
     return signs * ((signs * z).cumsum(0) + before)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImplicitEulerOptions(CellOptions):
-    """The implicit Euler step of an RNN's ODE.
-
-    Args:
-        activation: phi.
-        steps: K of eq. 5; null to solve eq. 4 to the solver's tolerance.
-        step_size: eta.
-    """
-
-    activation: Activation = "tanh"
-    steps: int | None = None
-    step_size: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_fields(self, "(0, inf)", "step_size", "steps")
-
-    @property
-    @override
-    def implicit(self) -> bool:
-        return self.steps is None
-
-    @override
-    def build(self, width: int, hidden: int, bias: bool = True, **layer: Any) -> ImplicitEulerCell:
-        return ImplicitEulerCell(self, width, hidden, bias, **layer)
 
 
 class Backward(nn.Module):
@@ -178,7 +149,7 @@ class ImplicitEulerCell(Cell):
         options: ImplicitEulerOptions,
         width: int,
         hidden: int,
-        bias: bool = True,
+        bias: bool,
         **layer: Any,
     ) -> None:
         super().__init__(width, hidden, bias=bias)
@@ -204,6 +175,31 @@ class ImplicitEulerCell(Cell):
         for _ in range(self.steps or 0):
             h = self.iterated(h, u, before, *weights)
         return (h,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImplicitEulerOptions(CellOptions):
+    """The implicit Euler step of an RNN's ODE.
+
+    Args:
+        activation: phi.
+        steps: K of eq. 5; null to solve eq. 4 to the solver's tolerance.
+        step_size: eta.
+    """
+
+    cell = ImplicitEulerCell
+
+    activation: Activation = "tanh"
+    steps: int | None = None
+    step_size: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_fields(self, "(0, inf)", "step_size", "steps")
+
+    @property
+    @override
+    def implicit(self) -> bool:
+        return self.steps is None
 
 
 def _before(u: Tensor, before: Tensor, *matrices: Any) -> Tensor:

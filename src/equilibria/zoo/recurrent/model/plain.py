@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,28 +12,13 @@ from equilibria.checks import check_fields
 from equilibria.nn.recurrent.cell import Activation, Cell, CellOptions, State, phi_of, uniform_
 
 
-@dataclass(frozen=True, kw_only=True)
-class RNNOptions(CellOptions):
-    """The plain recurrent network.
-
-    Args:
-        activation: phi.
-    """
-
-    activation: Activation = "tanh"
-
-    @override
-    def build(self, width: int, hidden: int, bias: bool = True, **layer: Any) -> RNNCell:
-        return RNNCell(self, width, hidden, bias)
-
-
 class RNNCell(Cell):
     """h_k = phi(U h_(k-1) + W x_k + b).
 
     papers: Kag et al. 2019, eq. 1.
     """
 
-    def __init__(self, options: RNNOptions, width: int, hidden: int, bias: bool = True) -> None:
+    def __init__(self, options: RNNOptions, width: int, hidden: int, bias: bool) -> None:
         super().__init__(width, hidden, bias=bias)
         self.phi = phi_of(options.activation)
         self.U = nn.Parameter(torch.empty(hidden, hidden))
@@ -50,22 +34,16 @@ class RNNCell(Cell):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FastRNNOptions(CellOptions):
-    """A weighted residual connection.
+class RNNOptions(CellOptions):
+    """The plain recurrent network.
 
     Args:
         activation: phi.
-        alpha: logit of the weight of the update at the start of training.
-        beta: logit of the weight of the state.
     """
 
-    activation: Activation = "relu"
-    alpha: float = -3.0
-    beta: float = 3.0
+    cell = RNNCell
 
-    @override
-    def build(self, width: int, hidden: int, bias: bool = True, **layer: Any) -> FastRNNCell:
-        return FastRNNCell(self, width, hidden, bias)
+    activation: Activation = "tanh"
 
 
 class FastRNNCell(RNNCell):
@@ -75,7 +53,7 @@ class FastRNNCell(RNNCell):
     code.
     """
 
-    def __init__(self, options: FastRNNOptions, width: int, hidden: int, bias: bool = True) -> None:
+    def __init__(self, options: FastRNNOptions, width: int, hidden: int, bias: bool) -> None:
         super().__init__(RNNOptions(activation=options.activation), width, hidden, bias)
         self.alpha = nn.Parameter(torch.tensor(options.alpha))
         self.beta = nn.Parameter(torch.tensor(options.beta))
@@ -92,28 +70,20 @@ class FastRNNCell(RNNCell):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AntisymmetricRNNOptions(CellOptions):
-    """Forward Euler of an ODE with an antisymmetric matrix.
+class FastRNNOptions(CellOptions):
+    """A weighted residual connection.
 
     Args:
         activation: phi.
-        step_size: eta.
-        gamma: diffusion, which keeps the Euler step stable.
+        alpha: logit of the weight of the update at the start of training.
+        beta: logit of the weight of the state.
     """
 
-    activation: Activation = "tanh"
-    step_size: float = 0.1
-    gamma: float = 0.1
+    cell = FastRNNCell
 
-    def __post_init__(self) -> None:
-        check_fields(self, "(0, inf)", "step_size")
-        check_fields(self, "[0, inf)", "gamma")
-
-    @override
-    def build(
-        self, width: int, hidden: int, bias: bool = True, **layer: Any
-    ) -> AntisymmetricRNNCell:
-        return AntisymmetricRNNCell(self, width, hidden, bias)
+    activation: Activation = "relu"
+    alpha: float = -3.0
+    beta: float = 3.0
 
 
 class AntisymmetricRNNCell(Cell):
@@ -125,7 +95,7 @@ class AntisymmetricRNNCell(Cell):
     """
 
     def __init__(
-        self, options: AntisymmetricRNNOptions, width: int, hidden: int, bias: bool = True
+        self, options: AntisymmetricRNNOptions, width: int, hidden: int, bias: bool
     ) -> None:
         super().__init__(width, hidden, bias=bias)
         self.phi, self.step_size = phi_of(options.activation), options.step_size
@@ -152,32 +122,30 @@ class AntisymmetricRNNCell(Cell):
         return (torch.add(before, update, alpha=self.step_size),)
 
 
-# --- spectral -------------------------------------------------------------------------------------
-
-# A plain cell whose matrix has singular values near 1, by its singular value decomposition.
-
-
 @dataclass(frozen=True, kw_only=True)
-class SpectralRNNOptions(CellOptions):
-    """Singular vectors as products of reflections, singular values in 1 +- radius.
+class AntisymmetricRNNOptions(CellOptions):
+    """Forward Euler of an ODE with an antisymmetric matrix.
 
     Args:
         activation: phi.
-        reflections: Householder reflections of each of the two orthogonal matrices, at most;
-            null for as many as the state has entries.
-        radius: largest distance of a singular value from 1.
+        step_size: eta.
+        gamma: diffusion, which keeps the Euler step stable.
     """
 
+    cell = AntisymmetricRNNCell
+
     activation: Activation = "tanh"
-    reflections: int | None = 16
-    radius: float = 0.1
+    step_size: float = 0.1
+    gamma: float = 0.1
 
     def __post_init__(self) -> None:
-        check_fields(self, "(0, inf)", "reflections", "radius")
+        check_fields(self, "(0, inf)", "step_size")
+        check_fields(self, "[0, inf)", "gamma")
 
-    @override
-    def build(self, width: int, hidden: int, bias: bool = True, **layer: Any) -> SpectralRNNCell:
-        return SpectralRNNCell(self, width, hidden, bias)
+
+# --- spectral -------------------------------------------------------------------------------------
+
+# A plain cell whose matrix has singular values near 1, by its singular value decomposition.
 
 
 class SpectralRNNCell(Cell):
@@ -188,9 +156,7 @@ class SpectralRNNCell(Cell):
     papers: Zhang, Lei and Dhillon 2018, sec. 3 and 4.
     """
 
-    def __init__(
-        self, options: SpectralRNNOptions, width: int, hidden: int, bias: bool = True
-    ) -> None:
+    def __init__(self, options: SpectralRNNOptions, width: int, hidden: int, bias: bool) -> None:
         super().__init__(width, hidden, bias=bias)
         self.phi, self.radius = phi_of(options.activation), options.radius
         count = min(options.reflections or hidden, hidden)
@@ -207,6 +173,27 @@ class SpectralRNNCell(Cell):
     @override
     def step(self, u: Tensor, state: State, weights: tuple[Tensor, ...], time: int) -> State:
         return (self.phi(torch.addmm(u, state[0], weights[0])),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpectralRNNOptions(CellOptions):
+    """Singular vectors as products of reflections, singular values in 1 +- radius.
+
+    Args:
+        activation: phi.
+        reflections: Householder reflections of each of the two orthogonal matrices, at most;
+            null for as many as the state has entries.
+        radius: largest distance of a singular value from 1.
+    """
+
+    cell = SpectralRNNCell
+
+    activation: Activation = "tanh"
+    reflections: int | None = 16
+    radius: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_fields(self, "(0, inf)", "reflections", "radius")
 
 
 def reflected(vectors: Tensor) -> Tensor:
