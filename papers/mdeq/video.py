@@ -11,7 +11,7 @@ from equilibria.run.models import EquilibriumModel
 from equilibria.run.studies.measures.epochs import summary
 from equilibria.run.studies.study import Context, Point, Study
 from equilibria.run.studies.views import Chart, Lines, Pivot, mean
-from equilibria.zoo.vision.model.segmentation import upsampled
+from equilibria.zoo.vision.model.segmentation import upsample
 from equilibria.zoo.vision.task.segmentation import SegmentationTask
 from papers.mdeq.scenes import SEEDS, training_of
 from papers.published import BAI_2022
@@ -28,7 +28,7 @@ def frames(context: Context) -> Iterator[dict[str, Any]]:
         cold = model(batch.inputs)
         warm = cold if before is None else model(batch.inputs, warm=before)
         before = warm.solution
-        masks = [upsampled(p.output, batch.targets.shape[1:]).argmax(1) for p in (cold, warm)]
+        masks = [upsample(p.output, batch.targets.shape[1:]).argmax(1) for p in (cold, warm)]
         yield {
             "frame": place,
             "cold": int(cold.solution.stats.evals),

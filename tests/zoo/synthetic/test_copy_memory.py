@@ -9,7 +9,7 @@ from equilibria.zoo.synthetic.data import drawn
 @pytest.mark.parametrize("delay", [1, 7, 400])
 @pytest.mark.parametrize("delimiters", [1, 11])
 def test_what_a_sample_is(delay: int, delimiters: int) -> None:
-    split = drawn.split(delay, 50, seed=0, delimiters=delimiters)
+    split = drawn.draw_copy_memory(delay, 50, seed=0, delimiters=delimiters)
     inputs, targets = split[:]
     assert inputs.shape == targets.shape == (50, delay + 20)
     assert inputs.dtype == targets.dtype == torch.int64
@@ -26,17 +26,17 @@ def test_what_a_sample_is(delay: int, delimiters: int) -> None:
 
 
 def test_a_function_of_its_arguments() -> None:
-    one, same, other = (drawn.split(30, 20, seed=seed) for seed in (1, 1, 2))
+    one, same, other = (drawn.draw_copy_memory(30, 20, seed=seed) for seed in (1, 1, 2))
     assert (one.inputs == same.inputs).all()
     assert (one.targets == same.targets).all()
     assert (one.inputs != other.inputs).any()
     state = torch.random.get_rng_state()
-    drawn.split(30, 20, seed=3)
+    drawn.draw_copy_memory(30, 20, seed=3)
     assert (torch.random.get_rng_state() == state).all()
 
 
 def test_all_symbols_are_as_likely() -> None:
-    symbols = drawn.split(10, 4000, seed=0).inputs[:, :10]
+    symbols = drawn.draw_copy_memory(10, 4000, seed=0).inputs[:, :10]
     counts = symbols.flatten().bincount(minlength=9)[1:]
     assert (counts / counts.sum() - 1 / 8).abs().max() < 0.01
 
@@ -53,4 +53,4 @@ def test_all_symbols_are_as_likely() -> None:
 )
 def test_out_of_range(arguments: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        drawn.split(**{"delay": 5, "samples": 2, "seed": 0, **arguments})
+        drawn.draw_copy_memory(**{"delay": 5, "samples": 2, "seed": 0, **arguments})

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from equilibria.zoo.synthetic.data.drawn import adding, order
+from equilibria.zoo.synthetic.data.drawn import draw_adding, draw_order
 
 
 @pytest.mark.parametrize("length", [2, 3, 50, 201])
 def test_the_target_is_the_sum_of_two_marked_numbers(length: int) -> None:
-    drawn = adding(length, 300, 0)
+    drawn = draw_adding(length, 300, 0)
     values, marks = drawn.inputs.unbind(2)
     half = length // 2
     assert drawn.inputs.shape == (300, length, 2) and drawn.targets.shape == (300, 1)
@@ -19,19 +19,19 @@ def test_the_target_is_the_sum_of_two_marked_numbers(length: int) -> None:
 
 
 def test_the_mean_of_the_adding_problem_errs_by_a_sixth() -> None:
-    targets = adding(10, 50_000, 1).targets
+    targets = draw_adding(10, 50_000, 1).targets
     assert abs((targets - 1).square().mean().item() - 1 / 6) < 0.003
 
 
 def test_every_step_of_each_half_is_marked_at_times() -> None:
-    marks = adding(7, 2_000, 0).inputs[:, :, 1].mean(0)
+    marks = draw_adding(7, 2_000, 0).inputs[:, :, 1].mean(0)
     assert ((marks[:3] - 1 / 3).abs() < 0.05).all() and ((marks[3:] - 1 / 4).abs() < 0.05).all()
 
 
 @pytest.mark.parametrize("parity", [False, True])
 @pytest.mark.parametrize("length", [3, 8, 61])
 def test_the_class_is_which_symbol_came_first(length: int, parity: bool) -> None:
-    drawn = order(length, 400, 0, symbols=3, parity=parity)
+    drawn = draw_order(length, 400, 0, symbols=3, parity=parity)
     assert drawn.inputs.shape == (400, length, 5)
     assert (drawn.inputs.sum(2) == 1).all()
     steps = drawn.inputs.argmax(2)
@@ -47,12 +47,12 @@ def test_the_class_is_which_symbol_came_first(length: int, parity: bool) -> None
 
 
 def test_a_seed_is_a_draw_on_every_machine() -> None:
-    for draw in (adding, order):
+    for draw in (draw_adding, draw_order):
         first, again, other = (draw(20, 5, seed) for seed in (3, 3, 4))
         assert torch.equal(first.inputs, again.inputs)
         assert not torch.equal(first.inputs, other.inputs)
-    assert adding(6, 2, 0).targets[:, 0].tolist() == pytest.approx(ADDING, abs=1e-6)
-    assert order(8, 8, 0).targets.tolist() == ORDER
+    assert draw_adding(6, 2, 0).targets[:, 0].tolist() == pytest.approx(ADDING, abs=1e-6)
+    assert draw_order(8, 8, 0).targets.tolist() == ORDER
 
 
 # Drawn once with torch 2.13 on x86-64.
@@ -63,10 +63,14 @@ ORDER = [1, 0, 0, 0, 0, 0, 1, 1]
 
 
 def test_draws_that_cannot_be_are_refused() -> None:
-    for wrong in (lambda: adding(1, 5, 0), lambda: adding(5, 0, 0), lambda: order(1, 5, 0)):
+    for wrong in (
+        lambda: draw_adding(1, 5, 0),
+        lambda: draw_adding(5, 0, 0),
+        lambda: draw_order(1, 5, 0),
+    ):
         with pytest.raises(ValueError, match="expected at least 2 steps and one sample"):
             wrong()
     with pytest.raises(ValueError, match="at least 3 steps"):
-        order(2, 5, 0, parity=True)
+        draw_order(2, 5, 0, parity=True)
     with pytest.raises(ValueError, match="symbols is 0"):
-        order(9, 5, 0, symbols=0)
+        draw_order(9, 5, 0, symbols=0)

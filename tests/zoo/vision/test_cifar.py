@@ -25,7 +25,7 @@ from equilibria.zoo.vision.data.cifar import (
     CIFAR100,
     PYTHON10,
     PYTHON100,
-    pickled,
+    read_pickle,
     records,
 )
 from file_server import serving
@@ -172,7 +172,7 @@ def test_the_label_of_cifar_100_is_the_fine_one() -> None:
     pixels, labels = images(3, 20, 100)
     found, fine = records(binary(pixels, labels, extra=1), "x", 2)
     assert np.array_equal(found.reshape(20, -1), pixels) and np.array_equal(fine, labels)
-    found, fine = pickled(python(pixels, labels, "fine_labels"), "x", "fine_labels")
+    found, fine = read_pickle(python(pixels, labels, "fine_labels"), "x", "fine_labels")
     assert np.array_equal(found.reshape(20, -1), pixels) and np.array_equal(fine, labels)
 
 
@@ -182,9 +182,9 @@ def test_cifar_100_has_a_hundred_classes(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(cifar, "COUNTS", {"train": 20, "test": 20})
     pixels, targets = images(3, 20, 100)
     contents = {"test.bin": binary(pixels, targets, extra=1)}
-    assert BINARY100.split("test", contents, 100).targets.tolist() == list(range(20))
+    assert BINARY100.read_split("test", contents, 100).targets.tolist() == list(range(20))
     with pytest.raises(DataError, match="a label is 10, expected 0 to 9"):
-        BINARY100.split("test", contents, 10)
+        BINARY100.read_split("test", contents, 10)
 
 
 def test_a_label_below_zero_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ def test_a_label_below_zero_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     pixels, targets = images(3, 20)
     content = python(pixels, targets.astype(np.int64) - 1, "fine_labels")
     with pytest.raises(DataError, match="a label is -1, expected 0 to 99"):
-        PYTHON100.split("test", {"test": content}, 100)
+        PYTHON100.read_split("test", {"test": content}, 100)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_a_pickle_that_is_no_batch_does_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=r"data_batch_1 is damaged or not a batch of CIFAR images"):
-        pickled(content, "data_batch_1", "labels")
+        read_pickle(content, "data_batch_1", "labels")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -279,7 +279,7 @@ def test_the_copy_says_what_it_is_and_is_decoded_once(
         first = data.load("cifar10", tmp_path, download=False)
     assert first.title == "CIFAR-10 (JPEG copy)" and first.source.endswith("cifar10_jpg.tar.xz")
     assert first.train.targets.tolist() == [*range(10)] * 2
-    monkeypatch.setattr(jpeg_copy, "_decoded", None)
+    monkeypatch.setattr(jpeg_copy, "_decode_archive", None)
     with pytest.warns(UserWarning):
         again = data.load("cifar10", tmp_path, download=False)
     assert again.checksum == first.checksum and again.train.inputs.dtype == torch.uint8

@@ -23,7 +23,7 @@ from equilibria.zoo.io.selection import parts, shares
 from equilibria.zoo.vision.model.mdeq import MDEQConfig
 from equilibria.zoo.vision.model.single_scale import DenseConfig
 from equilibria.zoo.vision.predict.seeing import sight
-from equilibria.zoo.vision.task.batches import Photographs, cropped, flipped
+from equilibria.zoo.vision.task.batches import Photographs, crop_images, flip_images
 from equilibria.zoo.vision.task.classification import ImageClassification
 from equilibria.zoo.vision.task.seen import Seen
 
@@ -150,7 +150,7 @@ def test_files_are_seen_as_a_run_has_seen_a_named_set(tmp_path: Path) -> None:
 
 def test_some_images_are_mirrored() -> None:
     images = torch.arange(6.0).reshape(1, 1, 2, 3).expand(200, 1, 2, 3)
-    found = flipped(images)
+    found = flip_images(images)
     mirrored = (found == images.flip(3)).all(3).all(2).flatten()
     assert 60 < int(mirrored.sum()) < 140
     assert torch.equal(found[~mirrored], images[~mirrored])
@@ -159,10 +159,10 @@ def test_some_images_are_mirrored() -> None:
 def test_a_part_of_everything_is_the_image() -> None:
     ramp = torch.arange(24.0).reshape(1, 1, 4, 6).expand(64, 2, 4, 6)
     square = ramp[..., :4]
-    found = cropped(square, 1.0)
+    found = crop_images(square, 1.0)
     whole = (found - square).abs().amax((1, 2, 3)) < 1e-4  # else narrower or wider than the image
     assert found.shape == square.shape and found.min() >= square.min() - 1e-4
-    assert torch.allclose(cropped(torch.ones(5, 3, 8, 8), 0.1), torch.ones(5, 3, 8, 8))
+    assert torch.allclose(crop_images(torch.ones(5, 3, 8, 8), 0.1), torch.ones(5, 3, 8, 8))
     assert not whole.all()
 
 
@@ -171,7 +171,7 @@ def test_parts_show_what_is_in_their_box(monkeypatch: pytest.MonkeyPatch) -> Non
 
     images = torch.arange(64.0).reshape(1, 1, 8, 8)
     monkeypatch.setattr(image_files, "boxes", lambda *_: torch.tensor([[2.0, 4.0, 4.0, 4.0]]))
-    found = cropped(images, 0.5)
+    found = crop_images(images, 0.5)
     # Rows 2 to 5, columns 4 to 7, each pixel shown twice along each side and smoothed between.
     assert found[0, 0, :, 0].diff().min() > 0
     means = torch.nn.functional.avg_pool2d(found, 2)[0, 0]

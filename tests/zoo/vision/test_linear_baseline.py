@@ -85,7 +85,7 @@ def test_weaker_penalties_are_not_tried_after_two_that_are_worse(monkeypatch):
             tried.append(self.strength)
             return scores[baselines.STRENGTHS.index(self.strength)]
 
-    monkeypatch.setattr(baselines, "_fitted", lambda rows, targets, strength: Fitted(strength))
+    monkeypatch.setattr(baselines, "_fit", lambda rows, targets, strength: Fitted(strength))
     assert baselines.regression(correlated(40), 2).strength == baselines.STRENGTHS[1]
     assert tried == list(baselines.STRENGTHS[:5])
 

@@ -12,7 +12,7 @@ from mutations import FUZZ, bounded, mutated, put
 from equilibria.run.data import DataError
 from equilibria.run.data.storage import reading
 from equilibria.zoo.io import archive
-from equilibria.zoo.vision.data.shards.index import parsed
+from equilibria.zoo.vision.data.shards.index import parse_archive
 from packed import tar
 
 
@@ -28,7 +28,7 @@ def test_archives(root: Path, content: bytes) -> None:
             assert str(path) in str(error)
             found = None
         try:
-            samples = parsed(content, "a shard")
+            samples = parse_archive(content, "a shard")
         except DataError as error:
             assert "a shard" in str(error)
             samples = None

@@ -16,7 +16,7 @@ from equilibria.zoo.vision.task.own_images import (
     PASSES,
     Looked,
     OwnImages,
-    examined,
+    compare_mirrored,
     pace,
     side,
 )
@@ -52,20 +52,20 @@ def arrows(count, *, both_ways):
 
 
 def test_arrows_that_point_left_or_right_are_not_mirrored():
-    found = examined(arrows(60, both_ways=False))
+    found = compare_mirrored(arrows(60, both_ways=False))
     assert found.plain > 0.9 and found.mirrored < 0.1
     assert found.held_out == 30 and not found.harmless
     assert "30 held-out images" in str(found)
 
 
 def test_what_is_met_from_either_side_is_mirrored():
-    found = examined(arrows(200, both_ways=True))
+    found = compare_mirrored(arrows(200, both_ways=True))
     assert found.plain > 0.9 and found.harmless
 
 
 @pytest.mark.parametrize("images", [arrows(4, both_ways=False), arrows(3, both_ways=True)])
 def test_a_handful_of_images_can_be_asked_too(images):
-    assert examined(images).held_out in (1, 2)
+    assert compare_mirrored(images).held_out in (1, 2)
 
 
 @pytest.mark.parametrize(

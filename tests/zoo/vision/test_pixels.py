@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from equilibria.zoo.vision.data.segmentation import VOID
 from equilibria.zoo.vision.task import pixels
-from equilibria.zoo.vision.task.batches import DRAWS, View, seen
+from equilibria.zoo.vision.task.batches import DRAWS, View, apply_view
 
 
 def drawn(generator=None):
@@ -66,7 +66,7 @@ def test_a_batch_without_classes_has_no_loss():
 @pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
 def test_weights_of_classes_have_mean_one_over_pixels(power):
     counts = torch.tensor([900, 90, 10, 0])
-    weights = pixels.balanced(counts, power)
+    weights = pixels.weigh_classes(counts, power)
     assert (weights * counts).sum() / counts.sum() == pytest.approx(1.0)
     assert weights[3] == 0
     assert float(weights[2] / weights[0]) == pytest.approx(90**power, rel=1e-5)
@@ -74,7 +74,7 @@ def test_weights_of_classes_have_mean_one_over_pixels(power):
 
 def test_no_weights_follow_from_void_alone():
     with pytest.raises(ValueError, match="all pixels to learn from are void"):
-        pixels.balanced(torch.zeros(3, dtype=torch.int64), 0.5)
+        pixels.weigh_classes(torch.zeros(3, dtype=torch.int64), 0.5)
 
 
 # --- metrics -------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def scene(height=24, width=32):
 
 def test_nothing_asked_changes_nothing():
     image, mask = scene()
-    shown, classes = seen(image, mask, View(), drawn())
+    shown, classes = apply_view(image, mask, View(), drawn())
     assert torch.equal(shown, image) and torch.equal(classes, mask)
 
 
@@ -132,7 +132,7 @@ def test_image_and_mask_stay_together(crop, scale):
     view = View(crop=crop, scale=scale, flip=True)
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
-        shown, classes = seen(image, mask, view, drawn(generator))
+        shown, classes = apply_view(image, mask, view, drawn(generator))
         assert shown.shape == (3, *crop) and classes.shape == crop
         known = classes != VOID
         assert known.any()
@@ -149,7 +149,7 @@ def test_a_crop_without_scaling_has_the_pixels_of_the_image(flip):
     mask = torch.arange(99, dtype=torch.uint8).view(9, 11)
     begins = set()
     for each in torch.rand(60, DRAWS, generator=torch.Generator().manual_seed(2)):
-        shown, classes = seen(image, mask, View(crop=(9, 8), flip=flip), each)
+        shown, classes = apply_view(image, mask, View(crop=(9, 8), flip=flip), each)
         first = int(classes[0].min())
         begins.add(first)
         assert torch.equal(classes.sort(1).values, mask[:, first : first + 8])
@@ -160,7 +160,7 @@ def test_a_crop_without_scaling_has_the_pixels_of_the_image(flip):
 
 def test_a_larger_crop_is_void_around_the_image():
     image, mask = scene()
-    shown, classes = seen(image, mask, View(crop=(40, 32)), drawn())
+    shown, classes = apply_view(image, mask, View(crop=(40, 32)), drawn())
     assert int((classes == VOID).sum()) == 16 * 32
     assert torch.equal(classes[classes != VOID].view(24, 32), mask)
     assert shown[:, classes == VOID].abs().max() == 0
@@ -170,7 +170,7 @@ def test_mirroring_mirrors_both():
     image, mask = scene()
     found = set()
     for each in torch.rand(20, DRAWS, generator=torch.Generator().manual_seed(1)):
-        shown, classes = seen(image, mask, View(flip=True), each)
+        shown, classes = apply_view(image, mask, View(flip=True), each)
         flipped = bool(torch.equal(classes, mask.flip(-1)))
         assert torch.equal(shown, image.flip(-1) if flipped else image)
         found.add(flipped)
@@ -179,6 +179,6 @@ def test_mirroring_mirrors_both():
 
 def test_colours_change_and_classes_do_not():
     image, mask = scene()
-    shown, classes = seen(image, mask, View(colour=0.5), drawn())
+    shown, classes = apply_view(image, mask, View(colour=0.5), drawn())
     assert torch.equal(classes, mask) and not torch.equal(shown, image)
     assert shown.min() >= 0 and shown.max() <= 1

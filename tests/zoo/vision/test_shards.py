@@ -229,7 +229,7 @@ def test_images_are_given_in_order_wherever_they_are_asked_for(tmp_path):
     assert torch.equal(some, whole[places]) and torch.equal(classes, targets[places])
     first = images.first(9)
     assert torch.equal(first[0:9][0], whole[:9])
-    assert images.numbered([5, 4])[0:3][1].tolist() == [5, 4, 5]
+    assert images.renumber([5, 4])[0:3][1].tolist() == [5, 4, 5]
 
 
 def test_an_image_that_has_changed_is_named(tmp_path):

@@ -5,7 +5,7 @@ import torch
 
 from equilibria.run.data import Split
 from equilibria.zoo.vision.model.single_scale import DenseConfig
-from equilibria.zoo.vision.task.classification import ImageClassification, shifted
+from equilibria.zoo.vision.task.classification import ImageClassification, shift_images
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def test_loss_and_metric_know_right_from_wrong(task):
 
 def test_an_image_moves_as_a_whole_and_by_a_few_pixels_at_most():
     image = torch.arange(25.0).reshape(1, 1, 5, 5)
-    moved = shifted(image.expand(400, 2, 5, 5), 1)
+    moved = shift_images(image.expand(400, 2, 5, 5), 1)
     assert torch.equal(moved[:, 0], moved[:, 1])
     inner = {tuple(m[0, 1:4, 1:4].flatten().tolist()) for m in moved}
     expected = {
@@ -42,7 +42,7 @@ def test_an_image_moves_as_a_whole_and_by_a_few_pixels_at_most():
 
 
 def test_every_image_of_a_batch_moves_on_its_own():
-    moved = shifted(torch.rand(1, 1, 8, 8).expand(50, 1, 8, 8), 2)
+    moved = shift_images(torch.rand(1, 1, 8, 8).expand(50, 1, 8, 8), 2)
     assert len({tuple(m.flatten().tolist()) for m in moved}) > 10
 
 

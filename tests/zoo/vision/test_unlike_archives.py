@@ -15,7 +15,7 @@ import pytest
 from equilibria.run.data import DataError
 from equilibria.run.data.storage import reading
 from equilibria.zoo.io import archive
-from equilibria.zoo.vision.data.shards.index import parsed
+from equilibria.zoo.vision.data.shards.index import parse_archive
 from packed import MEMBERS, tar
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
@@ -43,7 +43,7 @@ def read_both(content: bytes, path: Path) -> None:
     path.write_bytes(content)
     with reading(path, *archive.DAMAGED):
         assert dict(archive.members(path, lambda name: True)) == MEMBERS
-    found = parsed(content, str(path))
+    found = parse_archive(content, str(path))
     assert [each["cls"] for each in found] == list(MEMBERS.values())
 
 
@@ -82,7 +82,7 @@ def test_an_archive_that_ends_early_is_refused(tmp_path: Path, damage: str, pack
     with pytest.raises(DataError, match=r"a\.tar is damaged"):
         list(archive.members(path, lambda name: True))
     with pytest.raises(DataError, match=r"a\.tar is damaged"):
-        parsed(content, str(path))
+        parse_archive(content, str(path))
 
 
 @pytest.mark.parametrize("packer", ["gz", "bz2", "xz"])
@@ -93,4 +93,4 @@ def test_a_packing_without_its_end_is_refused(tmp_path: Path, packer: str, cut: 
     with pytest.raises(DataError, match=r"a\.tar is damaged"):
         list(archive.members(tmp_path / "a.tar", lambda name: True))
     with pytest.raises(DataError, match=r"a\.tar is damaged"):
-        parsed(content, str(tmp_path / "a.tar"))
+        parse_archive(content, str(tmp_path / "a.tar"))

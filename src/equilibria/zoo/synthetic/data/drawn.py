@@ -20,7 +20,7 @@ VOCABULARY = 10
 """Tokens 0 (silence), 1 to 8 (symbols) and 9 (delimiter)."""
 
 
-def split(delay: int, samples: int, *, seed: int, delimiters: int = 1) -> Split:
+def draw_copy_memory(delay: int, samples: int, *, seed: int, delimiters: int = 1) -> Split:
     """Draw samples of the copy memory task.
 
     Each input begins with ten symbols, drawn from 1 to 8 with repetition; then come
@@ -64,14 +64,16 @@ def split(delay: int, samples: int, *, seed: int, delimiters: int = 1) -> Split:
 
 
 COPY_MEMORY = Entry(
-    name="copy-memory", title="Copy memory", read=lambda files, **options: split(**options)
+    name="copy-memory",
+    title="Copy memory",
+    read=lambda files, **options: draw_copy_memory(**options),
 )
 
 
 # --- drawn ----------------------------------------------------------------------------------------
 
 
-def adding(length: int, samples: int, seed: int) -> Sequences:
+def draw_adding(length: int, samples: int, seed: int) -> Sequences:
     """Draw samples of the adding problem.
 
     The first channel has numbers, uniform in [0, 1), and the second is 1 at two steps, one in the
@@ -103,7 +105,7 @@ def adding(length: int, samples: int, seed: int) -> Sequences:
     return Sequences(torch.stack([values, marks], dim=2), targets)
 
 
-def order(
+def draw_order(
     length: int, samples: int, seed: int, *, symbols: int = 4, parity: bool = False
 ) -> Sequences:
     """Draw samples of a temporal-order problem: which of two symbols came first.

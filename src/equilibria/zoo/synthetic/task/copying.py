@@ -53,7 +53,7 @@ class CopyTask(SampleTask):
         self.config = config
         seeds = {"train": 2 * config.data_seed, "test": 2 * config.data_seed + 1}
         samples = {
-            name: drawn.split(config.delay, getattr(config, name), seed=seed)
+            name: drawn.draw_copy_memory(config.delay, getattr(config, name), seed=seed)
             for name, seed in seeds.items()
         }
         super().__init__(samples, digest(*samples.values()))

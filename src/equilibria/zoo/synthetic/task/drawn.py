@@ -17,8 +17,6 @@ from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
 from equilibria.zoo.io.sequences import Sequences, complete_classifier, digest
 from equilibria.zoo.synthetic.data import drawn as synthetic
 
-__all__ = ["AddingProblem", "OrderProblem"]
-
 # Seeds of the steps' batches begin here, far from those of the test sequences.
 _TRAINING = 1 << 20
 
@@ -66,7 +64,7 @@ class AddingProblem(DrawnConfig):
 
     @override
     def draw(self, count: int, seed: int) -> Sequences:
-        return synthetic.adding(self.length, count, seed=seed)
+        return synthetic.draw_adding(self.length, count, seed=seed)
 
     @override
     def load(self, data_dir: Path | None = None) -> DrawnTask:
@@ -92,7 +90,7 @@ class OrderProblem(DrawnConfig):
 
     @override
     def draw(self, count: int, seed: int) -> Sequences:
-        return synthetic.order(self.length, count, seed=seed)
+        return synthetic.draw_order(self.length, count, seed=seed)
 
     @override
     def load(self, data_dir: Path | None = None) -> DrawnTask:

@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> None:
     if any(given.values()):
         splits = {split: _addresses(words) for split, words in given.items() if words}
     else:
-        splits = _found(folder)
+        splits = _find_archives(folder)
     labels = None if arguments.classes is None else _labels(arguments.classes)
     for split in splits:
         if (path := folder / f"{split}.json").exists() and not is_index(path):
@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> None:
     )
 
 
-def _found(folder: Path) -> dict[str, list[str]]:
+def _find_archives(folder: Path) -> dict[str, list[str]]:
     """The archives below a folder, by the split that their names tell.
 
     Raises:
@@ -99,13 +99,13 @@ def _addresses(words: Sequence[str]) -> list[str]:
     Raises:
         UserError: one names none, or a shard is named twice.
     """
-    found = [url for word in words for each in _unfolded(word) for url in _matches(each)]
+    found = [url for word in words for each in _unfold(word) for url in _matches(each)]
     if twice := [url for url in found if found.count(url) > 1]:
         raise UserError(f"{twice[0]} is named twice")
     return found
 
 
-def _unfolded(word: str) -> list[str]:
+def _unfold(word: str) -> list[str]:
     """What a range in braces stands for: ``a-{08..10}.tar`` is a-08.tar, a-09.tar, a-10.tar."""
     braces = re.search(r"\{(\d+)\.\.(\d+)\}", word)
     if braces is None:
@@ -115,7 +115,7 @@ def _unfolded(word: str) -> list[str]:
         raise UserError(f"{word}: the range {braces[0]} is empty")
     numbers = (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
     heads = (f"{word[: braces.start()]}{number}" for number in numbers)
-    return [f"{head}{tail}" for head in heads for tail in _unfolded(word[braces.end() :])]
+    return [f"{head}{tail}" for head in heads for tail in _unfold(word[braces.end() :])]
 
 
 def _matches(word: str) -> list[str]:

@@ -12,8 +12,6 @@ from equilibria.run.cli.parser import Parser, UserError
 from equilibria.run.models import Model
 from equilibria.run.recipe import Recipe
 
-__all__ = ["Views", "add_views", "changes_of", "view"]
-
 LARGEST = 8.0
 """Scale up to which images are enlarged: 64 times the pixels."""
 

@@ -46,7 +46,7 @@ def records(content: bytes, name: str, labels: int) -> tuple[np.ndarray, np.ndar
     return rows[:, labels:].reshape(-1, 3, 32, 32), rows[:, labels - 1]
 
 
-def pickled(content: bytes, name: str, key: str) -> tuple[np.ndarray, np.ndarray]:
+def read_pickle(content: bytes, name: str, key: str) -> tuple[np.ndarray, np.ndarray]:
     """Read the Python version: a pickled dictionary of arrays and lists.
 
     Only numpy arrays and pickle's built-in types are created, and no other function is called,
@@ -132,7 +132,7 @@ def read_jpegs(path: Path, labels: tuple[str, ...]) -> dict[str, Split]:
     def make() -> dict[str, Tensor]:
         return {
             f"{split}.{part}": tensor
-            for split, found in _decoded(path, labels).items()
+            for split, found in _decode_archive(path, labels).items()
             for part, tensor in (("inputs", found.inputs), ("targets", found.targets))
         }
 
@@ -142,7 +142,7 @@ def read_jpegs(path: Path, labels: tuple[str, ...]) -> dict[str, Split]:
     }
 
 
-def _decoded(path: Path, labels: tuple[str, ...]) -> dict[str, Split]:
+def _decode_archive(path: Path, labels: tuple[str, ...]) -> dict[str, Split]:
     files: dict[tuple[str, str], list[tuple[str, bytes]]] = {
         (split, label): [] for split in JPEG_COUNTS for label in labels
     }
@@ -161,10 +161,12 @@ def _decoded(path: Path, labels: tuple[str, ...]) -> dict[str, Split]:
                 f"{path} has {len(found)} images in {split}/{label}: expected {JPEG_COUNTS[split]}"
             )
         found.sort()
-    return {split: _split([files[split, label] for label in labels], path) for split in JPEG_COUNTS}
+    return {
+        split: _interleave([files[split, label] for label in labels], path) for split in JPEG_COUNTS
+    }
 
 
-def _split(classes: list[list[tuple[str, bytes]]], path: Path) -> Split:
+def _interleave(classes: list[list[tuple[str, bytes]]], path: Path) -> Split:
     """Images of all classes, interleaved: the first of each, the second of each, ..."""
     interleaved = [file for row in zip(*classes, strict=True) for file in row]
     images = np.empty((len(interleaved), 3, *SIZE), np.uint8)
@@ -225,7 +227,7 @@ class Version:
         )
         return packed, packed.unpacked(self.names, self.folder, checksums=self.checksums)
 
-    def split(self, split: str, contents: Mapping[str, bytes], classes: int) -> Split:
+    def read_split(self, split: str, contents: Mapping[str, bytes], classes: int) -> Split:
         """The images of a split in their original order.
 
         Raises:
@@ -270,7 +272,7 @@ def _read(files: Files, labels: tuple[str, ...], versions: tuple[Version, ...]) 
     else:
         version = next(each for each in versions if files.remote in each.remotes)
         contents = archive.contents(files.paths, version.folder, version.names)
-        splits = {split: version.split(split, contents, len(labels)) for split in COUNTS}
+        splits = {split: version.read_split(split, contents, len(labels)) for split in COUNTS}
     return Dataset.of(files, splits, labels)
 
 
@@ -307,7 +309,7 @@ PYTHON10 = Version(
         "train": tuple(f"data_batch_{number}" for number in range(1, 6)),
         "test": ("test_batch",),
     },
-    read=partial(pickled, key="labels"),
+    read=partial(read_pickle, key="labels"),
     checksums={
         "data_batch_1": "md5:c99cafc152244af753f735de768cd75f",
         "data_batch_2": "md5:d4bba439e000b95fd0a9bffe97cbabec",
@@ -329,7 +331,7 @@ PYTHON100 = Version(
     md5="eb9058c3a382ffc7106e4002c42a8d85",
     folder="cifar-100-python",
     files={"train": ("train",), "test": ("test",)},
-    read=partial(pickled, key="fine_labels"),
+    read=partial(read_pickle, key="fine_labels"),
     checksums={
         "train": "md5:16019d7e3df5f24257cddd939b257f8d",
         "test": "md5:f0ef6b0ae62326f3e7ffdfab6717acfc",

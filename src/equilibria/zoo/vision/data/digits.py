@@ -21,7 +21,7 @@ def read(files: Files) -> Dataset:
     # Imported here: scikit-learn takes a second to import.
     from sklearn.model_selection import train_test_split
 
-    images, targets = _bundled()
+    images, targets = _load_bundled()
     inputs = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
     whole = Split(inputs, torch.tensor(targets, dtype=torch.int64))
     train, test = train_test_split(
@@ -32,7 +32,7 @@ def read(files: Files) -> Dataset:
 
 
 @functools.cache
-def _bundled() -> tuple[Any, Any]:
+def _load_bundled() -> tuple[Any, Any]:
     """Images and targets as scikit-learn parses them from a text, which takes a while."""
     from sklearn.datasets import load_digits
 

@@ -37,11 +37,11 @@ def read_mnist(files: Files) -> Dataset:
         Images as float32 in [0, 1], ``(count, 1, 28, 28)``, and targets as int64, ``(count,)``.
     """
     images, labels, test_images, test_labels = map(read_idx, files.paths)
-    splits = {"train": _split(images, labels), "test": _split(test_images, test_labels)}
+    splits = {"train": _make_split(images, labels), "test": _make_split(test_images, test_labels)}
     return Dataset.of(files, splits, tuple("0123456789"))
 
 
-def _split(images: np.ndarray, labels: np.ndarray) -> Split:
+def _make_split(images: np.ndarray, labels: np.ndarray) -> Split:
     inputs = torch.tensor(images).unsqueeze(1).float().div_(255)
     return Split(inputs, torch.tensor(labels, dtype=torch.int64))
 

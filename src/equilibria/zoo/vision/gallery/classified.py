@@ -22,8 +22,6 @@ from equilibria.run.tasks import Batch
 from equilibria.words import percent, plural
 from equilibria.zoo.vision.task.classification import ClassificationTask
 
-__all__ = ["GALLERY"]
-
 _BATCH = 50
 """Test images that are looked at together, at most."""
 

@@ -19,10 +19,8 @@ from equilibria.run.models import Model
 from equilibria.run.pictures import image_png, numbers_png, size_to_look_at
 from equilibria.words import percent, plural
 from equilibria.zoo.vision.model.inference import masks_of
-from equilibria.zoo.vision.model.segmentation import upsampled
+from equilibria.zoo.vision.model.segmentation import upsample
 from equilibria.zoo.vision.task.segmentation import SegmentationTask
-
-__all__ = ["GALLERY"]
 
 _SCENES = 4
 """Images that are shown."""
@@ -54,7 +52,7 @@ def _hang(
         if isinstance(output, dict) and "masks" not in output:
             return None  # it tells which classes are there, not where
         mask = targets[0]
-        told = upsampled(masks_of(output).float(), mask.shape).argmax(1)[0]
+        told = upsample(masks_of(output).float(), mask.shape).argmax(1)[0]
         known = mask < task.classes
         shown.update(told.unique().tolist(), mask[known].unique().tolist())
         right = int((told == mask)[known].sum()) / max(1, int(known.sum()))

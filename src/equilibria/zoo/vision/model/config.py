@@ -7,8 +7,6 @@ from torch import Tensor
 from equilibria.checks import check_fields
 from equilibria.run.models.base import ClassifierConfig
 
-__all__ = ["VisionConfig"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class VisionConfig(ClassifierConfig):
@@ -48,7 +46,7 @@ class VisionConfig(ClassifierConfig):
         """What to do where images are smaller than that."""
         return "take larger images"
 
-    def required(self) -> tuple[tuple[int, int, int], int]:
+    def require_shape(self) -> tuple[tuple[int, int, int], int]:
         """Return shape and classes.
 
         Raises:
@@ -70,7 +68,7 @@ class VisionConfig(ClassifierConfig):
         Raises:
             ValueError: it has another shape, or no floating-point numbers.
         """
-        (channels, _, _), _ = self.required()
+        (channels, _, _), _ = self.require_shape()
         if x.ndim != 4 or x.shape[1] != channels or not x.is_floating_point():
             raise ValueError(
                 f"expected images (batch, {channels}, height, width) of floating-point numbers; "

@@ -14,9 +14,7 @@ from equilibria.checks import check_fields
 from equilibria.run.models.base import ExplicitConfig, Model, Prediction
 from equilibria.zoo.vision.model.config import VisionConfig
 from equilibria.zoo.vision.model.mdeq import BatchNorm2d
-from equilibria.zoo.vision.model.segmentation import upsampled
-
-__all__ = ["BasicBlock", "ResNet", "ResNetConfig", "UNet", "UNetConfig"]
+from equilibria.zoo.vision.model.segmentation import upsample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +93,7 @@ class ResNet(Model):
 
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
-        (inputs, _, _), classes = config.required()
+        (inputs, _, _), classes = config.require_shape()
         self.config = config
         width = config.widths[0]
         large = config.stem == "imagenet"
@@ -194,7 +192,7 @@ class UNet(Model):
 
     def __init__(self, config: UNetConfig) -> None:
         super().__init__()
-        (inputs, _, _), classes = config.required()
+        (inputs, _, _), classes = config.require_shape()
         self.config = config
         widths = config.widths
         self.down = nn.ModuleList(_pair(a, b) for a, b in pairwise((inputs, *widths)))
@@ -217,7 +215,7 @@ class UNet(Model):
         x = skips.pop()
         for up, join in zip(reversed(self.up), reversed(self.join), strict=True):
             skip = skips.pop()
-            x = join(torch.cat([skip, upsampled(up(x), skip.shape[2:])], 1))
+            x = join(torch.cat([skip, upsample(up(x), skip.shape[2:])], 1))
         return Prediction(self.head(x), ())
 
 

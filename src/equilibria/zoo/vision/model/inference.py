@@ -16,9 +16,7 @@ from typing_extensions import override
 from equilibria.run.models.base import Model, Prediction
 from equilibria.solve import Solution
 from equilibria.zoo.vision.model.mdeq import MDEQ
-from equilibria.zoo.vision.model.segmentation import upsampled
-
-__all__ = ["MultiScale", "Tiled", "masks_of"]
+from equilibria.zoo.vision.model.segmentation import upsample
 
 
 def masks_of(output: Any) -> Tensor:
@@ -78,7 +76,7 @@ class Tiled(Model):
         for (top, bottom), line in zip(rows, down, strict=True):
             for (left, right), column in zip(columns, across, strict=True):
                 part = self.model(x[:, :, top:bottom, left:right].contiguous())
-                logits = upsampled(masks_of(part.output), (bottom - top, right - left))
+                logits = upsample(masks_of(part.output), (bottom - top, right - left))
                 if total is None:
                     total = logits.new_zeros(*logits.shape[:2], height, width)
                 weight = (line[:, None] * column).to(logits)
@@ -164,30 +162,30 @@ class MultiScale(Model):
                 image = functional.interpolate(
                     x, size=target, mode="bilinear", align_corners=False, antialias=scale < 1
                 )
-            found = self._solved(image, coarser)
+            found = self._solve(image, coarser)
             solutions += found.solutions
             mirror = None
             if self.warm:
                 coarser = found.solution.value
             if self.mirrored:
                 start = None if coarser is None else [z.flip(-1) for z in coarser]
-                mirror = self._solved(image.flip(-1), start)
+                mirror = self._solve(image.flip(-1), start)
                 solutions += mirror.solutions
             for each, flipped in ((found, False), (mirror, True)):
                 if each is not None:
-                    logits = upsampled(masks_of(each.output).float(), size).softmax(1)
+                    logits = upsample(masks_of(each.output).float(), size).softmax(1)
                     logits = logits.flip(-1) if flipped else logits
                     total = logits if total is None else total + logits
         assert total is not None
         runs = len(self.scales) * (1 + self.mirrored)
         return Prediction((total / runs).clamp_min(1e-12).log(), tuple(solutions))
 
-    def _solved(self, image: Tensor, start: Sequence[Tensor] | None) -> Prediction:
+    def _solve(self, image: Tensor, start: Sequence[Tensor] | None) -> Prediction:
         if start is None or not self.warm:
             return self.model(image)
         assert isinstance(self.model, MDEQ)
         sizes = self.model.config.sizes(*image.shape[2:])
-        z0 = tuple(upsampled(z, size) for z, size in zip(start, sizes, strict=True))
+        z0 = tuple(upsample(z, size) for z, size in zip(start, sizes, strict=True))
         return self.model(image, z0=z0)
 
 

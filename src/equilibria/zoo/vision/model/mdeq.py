@@ -24,28 +24,6 @@ from equilibria.run.models.base import (
 )
 from equilibria.zoo.vision.model.config import VisionConfig
 
-__all__ = [
-    "EXPANSION",
-    "MDEQ",
-    "AuxiliaryHeads",
-    "Bottleneck",
-    "ClassificationHead",
-    "Fusion",
-    "MDEQCellConfig",
-    "MDEQConfig",
-    "MDEQUnrolled",
-    "MDEQUnrolledConfig",
-    "MultiscaleCell",
-    "MultiscaleConfig",
-    "Norm",
-    "ResidualBlock",
-    "Stem",
-    "UnrolledConfig",
-    "check_bottlenecks",
-    "normalised",
-]
-
-
 # --- batch norm -----------------------------------------------------------------------------------
 
 # Batch normalisation that can be evaluated after a few steps.
@@ -92,7 +70,7 @@ Norm = Literal["group", "none"]
 """What follows each convolution of an MDEQ's cell."""
 
 
-def normalised(norm: Norm, groups: int, channels: int, affine: bool = True) -> nn.Module:
+def make_norm(norm: Norm, groups: int, channels: int, affine: bool = True) -> nn.Module:
     """Return GroupNorm, or the identity where the cell is to have none."""
     return nn.GroupNorm(groups, channels, affine=affine) if norm == "group" else nn.Identity()
 
@@ -119,13 +97,13 @@ class ResidualBlock(nn.Module):
         super().__init__()
         inner = expansion * channels
         self.conv1 = nn.Conv2d(channels, inner, 3, padding=1, bias=False)
-        self.norm1 = normalised(norm, groups, inner)
+        self.norm1 = make_norm(norm, groups, inner)
         self.relu1 = nn.ReLU()
         self.conv2 = nn.Conv2d(inner, channels, 3, padding=1, bias=False)
         self.dropout = VariationalDropout(dropout)
-        self.norm2 = normalised(norm, groups, channels)
+        self.norm2 = make_norm(norm, groups, channels)
         self.relu2 = nn.ReLU()
-        self.norm3 = normalised(norm, groups, channels)
+        self.norm3 = make_norm(norm, groups, channels)
 
     def forward(self, z: Tensor, x: Tensor | None = None) -> Tensor:
         """Return z+ of the state `z`, with an injection `x` of its shape where there is one."""
@@ -173,7 +151,7 @@ class Fusion(nn.Module):
             nn.Sequential(
                 nn.ReLU(),
                 nn.Conv2d(width, width, 1, bias=False),
-                normalised(norm, max(1, groups // 2), width, affine=affine),
+                make_norm(norm, max(1, groups // 2), width, affine=affine),
             )
             for width in channels
         )
@@ -203,7 +181,7 @@ def _down(channels: Sequence[int], i: int, j: int, groups: int, norm: Norm) -> n
         width = channels[j] if level == j else channels[i]
         steps += [
             nn.Conv2d(channels[i], width, 3, stride=2, padding=1, bias=False),
-            normalised(norm, groups, width),
+            make_norm(norm, groups, width),
             *([] if level == j else [nn.ReLU()]),
         ]
     return nn.Sequential(*steps)
@@ -212,7 +190,7 @@ def _down(channels: Sequence[int], i: int, j: int, groups: int, norm: Norm) -> n
 def _up(channels: Sequence[int], i: int, j: int, groups: int, norm: Norm) -> nn.Module:
     """R_ij from the resolution i to a higher one, j < i, before the interpolation."""
     return nn.Sequential(
-        nn.Conv2d(channels[i], channels[j], 1, bias=False), normalised(norm, groups, channels[j])
+        nn.Conv2d(channels[i], channels[j], 1, bias=False), make_norm(norm, groups, channels[j])
     )
 
 
@@ -541,7 +519,7 @@ class MultiscaleConfig(VisionConfig):
 
     def stem(self) -> Stem:
         """Return a new stem."""
-        (inputs, _, _), _ = self.required()
+        (inputs, _, _), _ = self.require_shape()
         return Stem(
             inputs,
             self.channels[0],
@@ -594,14 +572,14 @@ class MDEQCellConfig(MultiscaleConfig):
 
     @override
     def head(self) -> ClassificationHead:
-        _, classes = self.required()
+        _, classes = self.require_shape()
         return ClassificationHead(
             self.channels, self.head_channels, final=self.final, classes=classes
         )
 
     @override
     def auxiliary_heads(self) -> AuxiliaryHeads | None:
-        _, classes = self.required()
+        _, classes = self.require_shape()
         return AuxiliaryHeads(self.channels, classes) if self.auxiliary else None
 
 

@@ -21,21 +21,6 @@ from equilibria.run.models.base import EquilibriumModel
 from equilibria.solve import Jacobian, Point, Rows, Solver, Stepper
 from equilibria.zoo.vision.model.config import VisionConfig
 
-__all__ = [
-    "Coupling",
-    "ForwardBackward",
-    "MonotoneCell",
-    "MonotoneConv",
-    "MonotoneConvConfig",
-    "MonotoneDense",
-    "MonotoneDenseConfig",
-    "MonotoneMap",
-    "PeacemanRachford",
-    "Resolvent",
-    "Splitting",
-]
-
-
 # --- monotone map ---------------------------------------------------------------------------------
 
 # The linear map of a monotone equilibrium network, and the inverse that its splitting takes.
@@ -79,7 +64,7 @@ class MonotoneMap(nn.Module):
 
     def forward(self, z: States) -> list[Tensor]:
         """Return W z."""
-        square = self.a.transposed(self.a(z))
+        square = self.a.apply_transpose(self.a(z))
         skew = self.b.skew(z)
         parts = zip(z, square, skew, strict=True)
         return [(1.0 - self.m) * own - root + turn for own, root, turn in parts]
@@ -109,19 +94,19 @@ class Coupling(nn.Module):
             out[i + 1] = out[i + 1] + _circular(z[i], kernel, stride=2)
         return out
 
-    def transposed(self, y: States) -> list[Tensor]:
+    def apply_transpose(self, y: States) -> list[Tensor]:
         """Return the product of the transposed matrix with y."""
-        out = [_circular(x, _turned(k)) for x, k in zip(y, self._same(), strict=True)]
+        out = [_circular(x, _transpose_kernel(k)) for x, k in zip(y, self._same(), strict=True)]
         for i, kernel in enumerate(self._down()):
-            out[i] = out[i] + _circular(_spread(y[i + 1]), _turned(kernel))
+            out[i] = out[i] + _circular(_spread(y[i + 1]), _transpose_kernel(kernel))
         return out
 
     def skew(self, z: States) -> list[Tensor]:
         """Return the product of the matrix less its transpose with z."""
-        out = [_circular(x, k - _turned(k)) for x, k in zip(z, self._same(), strict=True)]
+        out = [_circular(x, k - _transpose_kernel(k)) for x, k in zip(z, self._same(), strict=True)]
         for i, kernel in enumerate(self._down()):
             out[i + 1] = out[i + 1] + _circular(z[i], kernel, stride=2)
-            out[i] = out[i] - _circular(_spread(z[i + 1]), _turned(kernel))
+            out[i] = out[i] - _circular(_spread(z[i + 1]), _transpose_kernel(kernel))
         return out
 
     def _same(self) -> list[Tensor]:
@@ -204,7 +189,7 @@ def _circular(x: Tensor, kernel: Tensor, stride: int = 1) -> Tensor:
     return functional.conv2d(x, kernel, stride=stride)
 
 
-def _turned(kernel: Tensor) -> Tensor:
+def _transpose_kernel(kernel: Tensor) -> Tensor:
     """The kernel of the transposed convolution."""
     return kernel.transpose(0, 1).flip(2, 3)
 
@@ -314,17 +299,17 @@ class MonotoneCell(nn.Module):
 
     def activate(self, y: Sequence[Tensor]) -> list[Tensor]:
         """Return z = relu(y), and zero in the border."""
-        return [self._bordered(torch.relu(x), 0.0, i) for i, x in enumerate(y)]
+        return [self._fill_border(torch.relu(x), 0.0, i) for i, x in enumerate(y)]
 
     def lift(self, z: Sequence[Tensor], y: Sequence[Tensor]) -> list[Tensor]:
         """Return the state that `activate` makes `z` of and that is nearest to `y`."""
         out: list[Tensor] = []
         for i, (one, other) in enumerate(zip(z, y, strict=True)):
             lifted = torch.where(one > 0, one, other.clamp(max=0.0))
-            out.append(self._bordered(lifted, other, i))
+            out.append(self._fill_border(lifted, other, i))
         return out
 
-    def _bordered(self, x: Tensor, border: Tensor | float, i: int) -> Tensor:
+    def _fill_border(self, x: Tensor, border: Tensor | float, i: int) -> Tensor:
         """`x` inside and `border` in the border of resolution `i`."""
         if self.inner is None:
             return x
@@ -346,7 +331,7 @@ class MonotoneConv(EquilibriumModel):
 
     def __init__(self, config: MonotoneConvConfig, **layer: Any) -> None:
         super().__init__()
-        (inputs, height, width), classes = config.required()
+        (inputs, height, width), classes = config.require_shape()
         self.config = config
         coarse = 2 ** (len(config.channels) - 1)
         margin = BORDER * coarse
@@ -406,7 +391,7 @@ class MonotoneDense(EquilibriumModel):
 
     def __init__(self, config: MonotoneDenseConfig, **layer: Any) -> None:
         super().__init__()
-        shape, classes = config.required()
+        shape, classes = config.require_shape()
         self.config = config
         self.embed = nn.Linear(math.prod(shape), config.width)
         linear = MonotoneMap([config.width], [(1, 1)], kernel=1, m=config.m)
@@ -471,19 +456,19 @@ class Splitting(Solver, abc.ABC):
     @override
     def bound_to(self, cell: object) -> Solver:
         if not isinstance(cell, MonotoneCell):
-            raise self._misplaced(f"the cell {type(cell).__name__}")
+            raise self._refusal(f"the cell {type(cell).__name__}")
         limits = {field.name: getattr(self, field.name) for field in fields(Solver)}
         return _Bound(**limits, splitting=self, cell=cell)
 
     @override
     def start(self, tracked: bool, jacobian: Jacobian | None) -> Stepper:
-        raise self._misplaced("this equation")
+        raise self._refusal("this equation")
 
     @abc.abstractmethod
     def stepper(self, cell: MonotoneCell) -> Stepper:
         """The method's memory for one solve of this cell, empty."""
 
-    def _misplaced(self, what: str) -> TypeError:
+    def _refusal(self, what: str) -> TypeError:
         return TypeError(
             f"{type(self).__name__} splits z = relu(W z + u) of a monotone model, which {what} is "
             "not: take another solver, such as eq.Anderson()"

@@ -14,16 +14,6 @@ from equilibria.checks import check_fields
 from equilibria.run.models.base import ExplicitConfig, Model, ModelError, Prediction
 from equilibria.zoo.vision.model.config import VisionConfig
 
-__all__ = [
-    "AugmentedNeuralODEConfig",
-    "Dynamics",
-    "MissingPackage",
-    "NeuralODE",
-    "NeuralODEConfig",
-    "ODEError",
-    "TimeConv",
-]
-
 
 class ODEError(ModelError):
     """The initial value problem could not be integrated as asked."""
@@ -193,7 +183,7 @@ class NeuralODE(Model):
     def __init__(self, config: NeuralODEConfig) -> None:
         super().__init__()
         _torchdiffeq()  # that it is missing is said before anything is trained
-        (channels, height, width), classes = config.required()
+        (channels, height, width), classes = config.require_shape()
         self.config = config
         self.evals = 0
         self.dynamics = Dynamics(channels + config.augment, config.filters, limit=config.max_evals)

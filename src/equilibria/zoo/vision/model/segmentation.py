@@ -20,18 +20,6 @@ from equilibria.zoo.vision.model.mdeq import (
     check_bottlenecks,
 )
 
-__all__ = [
-    "AuxiliaryMaps",
-    "DenseHead",
-    "Heads",
-    "MDEQSegmentationConfig",
-    "MDEQSegmentationUnrolledConfig",
-    "Resolutions",
-    "SegmentationCellConfig",
-    "upsampled",
-]
-
-
 # --- dense head -----------------------------------------------------------------------------------
 
 # What reads the class of each pixel from the equilibrium of an MDEQ.
@@ -41,7 +29,7 @@ Resolutions = Literal["all", "highest"]
 """The resolutions of the state that a pixel's class is read from."""
 
 
-def upsampled(maps: Tensor, size: Sequence[int]) -> Tensor:
+def upsample(maps: Tensor, size: Sequence[int]) -> Tensor:
     """Return maps (batch, ..., h, w) at another height and width, interpolated linearly."""
     if tuple(maps.shape[-2:]) == tuple(size):
         return maps
@@ -77,7 +65,7 @@ class DenseHead(nn.Module):
         """Return logits (batch, classes, height, width) at the highest resolution."""
         size = states[0].shape[2:]
         read = states if self.resolutions == "all" else states[:1]
-        return self.layers(torch.cat([upsampled(z, size) for z in read], 1))
+        return self.layers(torch.cat([upsample(z, size) for z in read], 1))
 
 
 class AuxiliaryMaps(nn.ModuleList):
@@ -151,7 +139,7 @@ class SegmentationCellConfig(MultiscaleConfig):
 
     @override
     def head(self) -> nn.Module:
-        _, classes = self.required()
+        _, classes = self.require_shape()
         made: dict[str, nn.Module] = {}
         if "masks" in self.heads:
             made["masks"] = DenseHead(self.channels, classes, self.resolutions)
@@ -163,7 +151,7 @@ class SegmentationCellConfig(MultiscaleConfig):
 
     @override
     def auxiliary_heads(self) -> AuxiliaryMaps | None:
-        _, classes = self.required()
+        _, classes = self.require_shape()
         return AuxiliaryMaps(self.channels, classes) if self.auxiliary else None
 
 

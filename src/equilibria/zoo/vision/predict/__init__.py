@@ -7,7 +7,7 @@ call continues.
 from equilibria.zoo.io.naming import PictureError, pictures
 from equilibria.zoo.io.rows import Journal, JournalError, journal
 from equilibria.zoo.vision.predict.engine import Large, Options, predict
-from equilibria.zoo.vision.predict.seeing import unlabelled
+from equilibria.zoo.vision.predict.seeing import iterate_batches
 
 __all__ = [
     "Journal",
@@ -15,8 +15,8 @@ __all__ = [
     "Large",
     "Options",
     "PictureError",
+    "iterate_batches",
     "journal",
     "pictures",
     "predict",
-    "unlabelled",
 ]

@@ -20,12 +20,9 @@ from equilibria.solve import Solution, Status
 from equilibria.zoo.io import decode
 from equilibria.zoo.io.rows import Journal
 from equilibria.zoo.vision.model.inference import masks_of
-from equilibria.zoo.vision.model.segmentation import upsampled
+from equilibria.zoo.vision.model.segmentation import upsample
 from equilibria.zoo.vision.predict.seeing import Sight, original, sight
 from equilibria.zoo.vision.task.seen import Seen
-
-__all__ = ["Large", "Options", "best_classes", "mask_png", "overlay_png", "predict"]
-
 
 # --- drawing --------------------------------------------------------------------------------------
 
@@ -46,10 +43,10 @@ def best_classes(logits: Tensor, size: tuple[int, int]) -> Tensor:
         logits: of one image, (classes, h, w).
         size: height and width of the image.
     """
-    best = upsampled(logits[None, :1], size)[0, 0]
+    best = upsample(logits[None, :1], size)[0, 0]
     answer = torch.zeros(best.shape, dtype=torch.uint8, device=logits.device)
     for number in range(1, len(logits)):
-        other = upsampled(logits[None, number : number + 1], size)[0, 0]
+        other = upsample(logits[None, number : number + 1], size)[0, 0]
         better = other > best
         answer[better] = number
         best = torch.where(better, other, best)
@@ -200,7 +197,7 @@ def predict(
                 if options.video and isinstance(model, EquilibriumModel):
                     before = tuple(inputs.shape), prediction.solution
                 output = widened(prediction.output)
-                describe = _segmented if seen.kind == "segmentation" else _classified
+                describe = _describe_mask if seen.kind == "segmentation" else _describe_classes
                 rows: list[dict[str, Any]] = []
                 for place, each in enumerate(batch):
                     try:
@@ -260,7 +257,7 @@ def _of(output: Any, place: int) -> Any:
     return output[place]
 
 
-def _classified(
+def _describe_classes(
     image: Sight, logits: Tensor, seen: Seen, journal: Journal, options: Options
 ) -> dict[str, Any]:
     """The most probable classes of an image."""
@@ -273,7 +270,7 @@ def _classified(
     return {**top[0], "top": top}
 
 
-def _segmented(
+def _describe_mask(
     image: Sight, output: Any, seen: Seen, journal: Journal, options: Options
 ) -> dict[str, Any]:
     """The mask of an image, written, and the share of each class in it."""

@@ -16,8 +16,6 @@ from equilibria.zoo.io import decode
 from equilibria.zoo.io.decode import Box
 from equilibria.zoo.vision.task.seen import Seen
 
-__all__ = ["Sight", "original", "sight", "unlabelled"]
-
 
 @dataclass(frozen=True)
 class Sight:
@@ -92,7 +90,7 @@ def _content(path: Path) -> bytes:
 # Batches of a user's own images for a network to look at, without labels.
 
 
-def unlabelled(
+def iterate_batches(
     paths: Sequence[Path], seen: Seen, batches: int, size: int, seed: int
 ) -> Iterator[Tensor]:
     """Yield batches (size, channels, height, width) of images in random order.

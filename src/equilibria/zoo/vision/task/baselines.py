@@ -71,17 +71,17 @@ def regression(train: Samples, classes: int) -> Regression:
     strength, best, falls = STRENGTHS[0], -1.0, 0
     if len(aside) and len(numpy.unique(targets[learned])) > 1:
         for each in STRENGTHS:
-            fitted = _fitted(rows[learned], targets[learned], each)
+            fitted = _fit(rows[learned], targets[learned], each)
             score = fitted.score(rows[aside], targets[aside])
             falls = falls + 1 if score < best else 0
             if score > best:
                 strength, best = each, score
             if falls == FALLS:
                 break
-    return Regression(_fitted(rows, targets, strength), classes, strength)
+    return Regression(_fit(rows, targets, strength), classes, strength)
 
 
-def _fitted(rows: Any, targets: Any, strength: float) -> Any:
+def _fit(rows: Any, targets: Any, strength: float) -> Any:
     import warnings
 
     from sklearn.exceptions import ConvergenceWarning
@@ -124,7 +124,7 @@ def confusion(
         train: images to learn from.
         test: images to tell the classes of.
         classes: how many there are.
-        balance: as `pixels.balanced` takes it.
+        balance: as `pixels.weigh_classes` takes it.
         seed: of the pixels that are drawn, and of the trees.
 
     Returns:
@@ -142,7 +142,7 @@ def confusion(
         drawn.append((features[chosen], targets[chosen]))
     features = torch.cat([each for each, _ in drawn])
     targets = torch.cat([each for _, each in drawn])
-    weights = pixels.balanced(torch.bincount(targets, minlength=classes), balance)[targets]
+    weights = pixels.weigh_classes(torch.bincount(targets, minlength=classes), balance)[targets]
     options: dict[str, Any] = {"early_stopping": False}  # "auto" is all that its stubs know
     trees = HistGradientBoostingClassifier(max_iter=TREES, random_state=seed, **options)
     trees.fit(features.numpy(), targets.numpy(), sample_weight=weights.numpy())

@@ -19,10 +19,8 @@ from equilibria.zoo.io.ahead import AheadFeed
 from equilibria.zoo.vision.data.images import ImageFiles
 from equilibria.zoo.vision.data.segmentation import VOID, MaskedImages
 
-__all__ = ["Scenes", "View", "seen"]
 
-
-def shifted(images: Tensor, limit: int) -> Tensor:
+def shift_images(images: Tensor, limit: int) -> Tensor:
     """Return images (n, channels, height, width), each moved by its own random number of pixels.
 
     Both numbers, down and right, are uniform from -`limit` to `limit`; the edge is repeated where
@@ -41,13 +39,13 @@ def shifted(images: Tensor, limit: int) -> Tensor:
     ]
 
 
-def flipped(images: Tensor) -> Tensor:
+def flip_images(images: Tensor) -> Tensor:
     """Return images (n, channels, height, width), each mirrored left to right or not, evenly."""
     mirrored = _uniform(len(images), 1) < 0.5
     return torch.where(mirrored[:, :, None, None], images.flip(-1), images)
 
 
-def cropped(images: Tensor, smallest: float) -> Tensor:
+def crop_images(images: Tensor, smallest: float) -> Tensor:
     """Return images (n, channels, height, width), each a random part of it at the full size.
 
     The part is a box of `crops.boxes`; its pixels are interpolated linearly, with the edge of the
@@ -148,7 +146,7 @@ class View:
     colour: float = 0.0
 
 
-def seen(image: Tensor, mask: Tensor, view: View, drawn: Tensor) -> tuple[Tensor, Tensor]:
+def apply_view(image: Tensor, mask: Tensor, view: View, drawn: Tensor) -> tuple[Tensor, Tensor]:
     """Return an image and its mask as training sees them.
 
     Colours are interpolated linearly, classes taken from the nearest pixel; without scaling, pixels
@@ -165,7 +163,7 @@ def seen(image: Tensor, mask: Tensor, view: View, drawn: Tensor) -> tuple[Tensor
     chance, down, right, mirror, *colours = drawn.tolist()
     scale = small * (large / small) ** chance
     if view.colour:
-        image = _coloured(image, [1 + view.colour * (2 * each - 1) for each in colours])
+        image = _jitter_colours(image, [1 + view.colour * (2 * each - 1) for each in colours])
     height, width = image.shape[1:]
     high, wide = view.crop or (height, width)
     flip = view.flip and mirror < 0.5
@@ -198,7 +196,7 @@ def _places(shown: int, length: int, scale: float, chance: float) -> Tensor:
     return 2 * middles / length - 1
 
 
-def _coloured(image: Tensor, factors: list[float]) -> Tensor:
+def _jitter_colours(image: Tensor, factors: list[float]) -> Tensor:
     """Return an image with other brightness, contrast and saturation."""
     brightness, contrast, saturation = factors
     image = image * brightness
@@ -240,7 +238,7 @@ class Scenes(AheadFeed):
     @override
     def made(self, places: Tensor, step: int, part: Part) -> Batch:
         pairs = [
-            seen(self.images.image(k) / 255, self.images.mask(k), self.view, each)
+            apply_view(self.images.image(k) / 255, self.images.mask(k), self.view, each)
             for k, each in zip(places.tolist(), self.drawn(step, part, DRAWS), strict=True)
         ]
         inputs = torch.stack([image for image, _ in pairs])

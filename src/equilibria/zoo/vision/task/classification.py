@@ -30,13 +30,10 @@ from equilibria.zoo.vision.data.shards import dataset as shards
 from equilibria.zoo.vision.data.shards.dataset import ImageShards
 from equilibria.zoo.vision.data.shards.images import ShardImages
 from equilibria.zoo.vision.model.config import VisionConfig
-from equilibria.zoo.vision.task.batches import Photographs, cropped, flipped, shifted
+from equilibria.zoo.vision.task.batches import Photographs, crop_images, flip_images, shift_images
 from equilibria.zoo.vision.task.pixels import confusion
 from equilibria.zoo.vision.task.seen import IMAGES, ImageTaskConfig, Seen
 from equilibria.zoo.vision.task.streaming import StreamedImages
-
-__all__ = ["SHOWN", "Images", "choose_samples", "find_source", "statistics"]
-
 
 LISTED = 100
 """Classes up to which it is counted which is taken for which."""
@@ -152,7 +149,7 @@ class ClassificationTask(LabelledTask):
         if config.normalise and seen is None:
             self.statistics = statistics(found, samples["train"])
         if seen is not None:
-            samples = seen.numbered(samples, found.labels, found.title)
+            samples = seen.renumber(samples, found.labels, found.title)
         if self.statistics is not None:
             samples = {name: Normalised(s, self.statistics) for name, s in samples.items()}
         super().__init__(samples, found.checksum)
@@ -246,10 +243,10 @@ class ClassificationTask(LabelledTask):
     def augment(self, batch: Batch) -> Batch:
         inputs = batch.inputs
         if self.config.crop is not None and self.files is None and self.shards is None:
-            inputs = cropped(inputs, self.config.crop)
+            inputs = crop_images(inputs, self.config.crop)
         if self.config.shift:
-            inputs = shifted(inputs, self.config.shift)
-        return batch._replace(inputs=flipped(inputs) if self.config.flip else inputs)
+            inputs = shift_images(inputs, self.config.shift)
+        return batch._replace(inputs=flip_images(inputs) if self.config.flip else inputs)
 
     @override
     def sums(self, model: Model, output: Tensor, targets: Tensor) -> dict[str, Tensor]:
@@ -335,7 +332,7 @@ def statistics(images: Images, train: Samples) -> Statistics:
     return Statistics.of(train, READ if isinstance(train, ImageFiles) else None)
 
 
-def _streamed(config: ImageClassification, images: ImageShards) -> dict[str, Samples]:
+def _take_shards(config: ImageClassification, images: ImageShards) -> dict[str, Samples]:
     """Return the images of each split, which stay in their shards.
 
     Raises:
@@ -360,7 +357,7 @@ def choose_samples(config: ImageClassification, images: Images) -> dict[str, Sam
         DataError: one of not too many images is damaged; the message names the file.
     """
     if isinstance(images, ImageShards):
-        return _streamed(config, images)
+        return _take_shards(config, images)
     if config.lanes is not None:
         raise ValueError(
             f"lanes is {config.lanes}, and the images of '{config.data}' are not in shards: set "

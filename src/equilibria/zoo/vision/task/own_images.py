@@ -74,7 +74,7 @@ class Mirroring:
         )
 
 
-def examined(images: Samples) -> Mirroring:
+def compare_mirrored(images: Samples) -> Mirroring:
     """Compare images, and their mirror images, with others of the training images.
 
     Every other image is held out; each is given the class that most of its `NEIGHBOURS` among the
@@ -94,7 +94,7 @@ def examined(images: Samples) -> Mirroring:
     features, classes = _features(images, known)
     plain, truth = _features(images, asked)
     mirrored, _ = _features(images, asked, mirrored=True)
-    right = [_told(each, features, classes) == truth for each in (plain, mirrored)]
+    right = [_classify_nearest(each, features, classes) == truth for each in (plain, mirrored)]
     return Mirroring(
         held_out=len(asked),
         plain=_share(right[0]),
@@ -111,7 +111,7 @@ def _features(images: Samples, places: Tensor, *, mirrored: bool = False) -> tup
     return functional.normalize(small - small.mean(1, keepdim=True)), targets
 
 
-def _told(asked: Tensor, known: Tensor, classes: Tensor) -> Tensor:
+def _classify_nearest(asked: Tensor, known: Tensor, classes: Tensor) -> Tensor:
     """Return the class of most of the nearest of `known`, for each row of `asked`.
 
     Of classes that are as frequent, that of the nearest.
@@ -207,7 +207,7 @@ class OwnImages(ImageTaskConfig):
 
     @override
     def load(self, data_dir: Path | None = None) -> OwnImagesTask:
-        settled = self._settled(data_dir) if self.data is not None else self
+        settled = self._fill_auto(data_dir) if self.data is not None else self
         return OwnImagesTask(settled, data_dir)
 
     @override
@@ -215,11 +215,11 @@ class OwnImages(ImageTaskConfig):
         """Read images as the run has seen its own; see `ImageClassification.load_other`."""
         return self.plain().load_other(run, data_dir)
 
-    def _settled(self, data_dir: Path | None) -> OwnImages:
+    def _fill_auto(self, data_dir: Path | None) -> OwnImages:
         """Return this task with the size and the channels that its images ask for."""
         if "auto" not in (self.size, self.channels):
             return self
-        found = _looked_at(self, data_dir)
+        found = _look_at(self, data_dir)
         return replace(
             self,
             size=side(found) if self.size == "auto" else self.size,
@@ -291,7 +291,7 @@ class OwnImagesTask(ClassificationTask):
         self.mirroring: Mirroring | None = None
         flip = own.flip
         if flip == "auto":
-            self.mirroring = examined(self._learned(ASKED))
+            self.mirroring = compare_mirrored(self._training_images(ASKED))
             flip = self.mirroring.harmless
         shift = own.shift
         if shift == "auto":
@@ -311,9 +311,11 @@ class OwnImagesTask(ClassificationTask):
     @override
     def reference(self, split: str) -> dict[str, float]:
         asked = cast(Samples, self.samples[known(self, split)])
-        return baselines.regression(self._learned(baselines.MOST), self.classes).figures(asked)
+        return baselines.regression(self._training_images(baselines.MOST), self.classes).figures(
+            asked
+        )
 
-    def _learned(self, most: int) -> Samples:
+    def _training_images(self, most: int) -> Samples:
         """Return training images, `most` of which will do: so many of the first in shards."""
         if self.shards is None:
             return cast(Samples, self.samples["train"])  # all that such a task is made of
@@ -321,7 +323,7 @@ class OwnImagesTask(ClassificationTask):
         return first if self.statistics is None else Normalised(first, self.statistics)
 
 
-def _looked_at(own: OwnImages, data_dir: Path | None) -> Looked:
+def _look_at(own: OwnImages, data_dir: Path | None) -> Looked:
     """Look at the images of a task before they are decoded.
 
     Raises:

@@ -13,8 +13,6 @@ from torch.nn import functional
 from equilibria.metric import Metric, Sums
 from equilibria.zoo.vision.data.segmentation import VOID
 
-__all__ = ["agreement", "balanced", "confusion", "confusion_metrics", "cross_entropy", "iou"]
-
 
 def cross_entropy(
     logits: Tensor,
@@ -57,7 +55,7 @@ def cross_entropy(
     return taken.sum() * (len(losses) / max(1, len(taken)))
 
 
-def balanced(counts: Tensor, power: float) -> Tensor:
+def weigh_classes(counts: Tensor, power: float) -> Tensor:
     """Return weights of classes w_k ~ (pixels of class k)^-power, whose mean over pixels is 1.
 
     Args:

@@ -160,7 +160,7 @@ class Seen:
             )
         return [self.labels.index(label) for label in labels]
 
-    def numbered(
+    def renumber(
         self, samples: dict[str, Samples], labels: Sequence[str], source: str
     ) -> dict[str, Samples]:
         """Return samples with the numbers that their classes have in the run; see `numbers`.
@@ -171,7 +171,7 @@ class Seen:
             source: what they are called.
         """
         numbers = self.numbers(labels, source)
-        return {name: _renumbered(each, numbers) for name, each in samples.items()}
+        return {name: _renumber(each, numbers) for name, each in samples.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,10 +204,10 @@ class ImageTaskConfig(TaskConfig):
         if named or not (run / IMAGES).is_file():
             return None
         images = predict.pictures([data], without=run / "predictions")
-        return predict.unlabelled(images, Seen.read(run / IMAGES), batches, size, seed)
+        return predict.iterate_batches(images, Seen.read(run / IMAGES), batches, size, seed)
 
 
-def _renumbered(samples: Samples, numbers: list[int]) -> Samples:
+def _renumber(samples: Samples, numbers: list[int]) -> Samples:
     if isinstance(samples, ShardImages):  # whose classes are known when they are read
-        return cast(Any, samples.numbered(numbers))
+        return cast(Any, samples.renumber(numbers))
     return replace(cast(Any, samples), targets=torch.tensor(numbers)[samples.targets])

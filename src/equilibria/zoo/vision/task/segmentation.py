@@ -27,7 +27,7 @@ from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
 from equilibria.run.tasks.normalisation import Statistics
 from equilibria.zoo.vision.data.segmentation import VOID, MaskedImages, SegmentationSet
 from equilibria.zoo.vision.model.config import VisionConfig
-from equilibria.zoo.vision.model.segmentation import upsampled
+from equilibria.zoo.vision.model.segmentation import upsample
 from equilibria.zoo.vision.task import baselines, pixels
 from equilibria.zoo.vision.task.batches import Scenes, View
 from equilibria.zoo.vision.task.seen import IMAGES, ImageTaskConfig, Seen
@@ -199,7 +199,7 @@ class SegmentationTask(Task):
             self.metrics += (pixels.PRESENCE,)
         self.weights = None
         if config.balance and seen is None:
-            self.weights = pixels.balanced(self.counts(), config.balance)
+            self.weights = pixels.weigh_classes(self.counts(), config.balance)
 
     def counts(self) -> Tensor:
         """Return the pixels of each class in the training images, (classes,)."""
@@ -311,14 +311,14 @@ class SegmentationTask(Task):
         total = torch.zeros((), device=targets.device)
         parts = output if isinstance(output, dict) else {"masks": output}
         if "masks" in parts:
-            logits = upsampled(parts["masks"], targets.shape[1:])
+            logits = upsample(parts["masks"], targets.shape[1:])
             weights = None if self.weights is None else self.weights.to(logits)
             total = total + pixels.cross_entropy(
                 logits, targets, weights=weights, hard=self.config.hard, least=self.config.hardest
             )
         if "presence" in parts:
             each = functional.binary_cross_entropy_with_logits(
-                parts["presence"], self.shown(targets).to(parts["presence"])
+                parts["presence"], self.present_classes(targets).to(parts["presence"])
             )
             # A mean over images and classes, as the other part is one over pixels.
             total = total + self.config.presence * self.units(targets) * each
@@ -334,10 +334,12 @@ class SegmentationTask(Task):
         # Without masks, nothing is said of pixels: their figures are NaN.
         found = {"confusion": torch.zeros(self.classes, self.classes, dtype=torch.int64)}
         if "masks" in parts:
-            answers = upsampled(parts["masks"], targets.shape[1:]).argmax(1)
+            answers = upsample(parts["masks"], targets.shape[1:]).argmax(1)
             found["confusion"] = pixels.confusion(answers, targets, self.classes)
         if "presence" in parts:
-            found["presence"] = pixels.agreement(parts["presence"] > 0, self.shown(targets))
+            found["presence"] = pixels.agreement(
+                parts["presence"] > 0, self.present_classes(targets)
+            )
         return found
 
     @override
@@ -345,7 +347,7 @@ class SegmentationTask(Task):
         """Return how many pixels of class i were taken for class j, by rows."""
         return {"confusion": sums["confusion"].tolist()}
 
-    def shown(self, targets: Tensor) -> Tensor:
+    def present_classes(self, targets: Tensor) -> Tensor:
         """Return which classes masks have, (n, classes) bool."""
         numbers = torch.arange(self.classes, device=targets.device)
         return torch.stack([torch.isin(numbers, mask) for mask in targets])

@@ -19,9 +19,6 @@ from equilibria.zoo.vision.data import shards as files
 from equilibria.zoo.vision.data.shards import Raw, Shard
 from equilibria.zoo.vision.data.shards.images import ShardImages, Shelf
 
-__all__ = ["MOST", "Lanes", "Sharded", "StreamedImages", "usual"]
-
-
 MOST = 8
 """Lanes that are read side by side where nobody says how many."""
 
@@ -132,7 +129,7 @@ class Lanes:
     def _of(self, number: int) -> tuple[list[int], Tensor]:
         """The order of the shards in a pass, and after how many samples each of them ends."""
         if self._pass is None or self._pass[0] != number:
-            order = _shuffled(len(self.shards), (self.seed, number)).tolist()
+            order = _shuffle(len(self.shards), (self.seed, number)).tolist()
             ends = torch.tensor([self.shards[shard].samples for shard in order]).cumsum(0)
             self._pass, self._orders = (number, order, ends), {}
         return self._pass[1:]
@@ -142,11 +139,11 @@ class Lanes:
         self._of(number)
         if shard not in self._orders:
             key = (self.seed, number, shard + 1)
-            self._orders[shard] = _shuffled(self.shards[shard].samples, key).tolist()
+            self._orders[shard] = _shuffle(self.shards[shard].samples, key).tolist()
         return self._orders[shard]
 
 
-def _shuffled(count: int, key: tuple[int, ...]) -> Tensor:
+def _shuffle(count: int, key: tuple[int, ...]) -> Tensor:
     """The numbers up to `count` in an order that follows from a key alone."""
     seed = 0
     for part in key:
@@ -250,7 +247,7 @@ class StreamedImages(Feed):
         lanes = usual(batch_size, len(images.shards)) if lanes is None else lanes
         self.lanes = Lanes(images.shards, batch_size, seed, lanes)
         self.steps = self.lanes.steps
-        self._ahead = Ahead(self._made)
+        self._ahead = Ahead(self._make)
 
     @override
     def batch(self, step: int, part: Part = WHOLE) -> Batch:
@@ -261,7 +258,7 @@ class StreamedImages(Feed):
         """
         return self._ahead.batch(step, part)
 
-    def _made(self, step: int, part: Part) -> Batch:
+    def _make(self, step: int, part: Part) -> Batch:
         drawn = None
         if self.crop is not None:
             # Drawn for the whole batch: a function of seed and step, on any number of processes.
@@ -269,7 +266,7 @@ class StreamedImages(Feed):
             numbers = image_files.draw(self.batch_size, torch.Generator().manual_seed(seed))
             drawn = numbers[part.of(self.batch_size)]
         samples = self.lanes.samples(step, part)
-        images, targets = self.images.decoded(samples, drawn, self.crop or 1.0)
+        images, targets = self.images.decode(samples, drawn, self.crop or 1.0)
         inputs = images / 255
         if self.statistics is not None:
             inputs = self.statistics.apply(inputs)

@@ -138,7 +138,7 @@ class _Frames:
         self.pairs: dict[str, list[tuple[str, str]]] = {}
         total = hashlib.sha256()
         for split, count in SPLITS.items():
-            lines = self._listed(split, set(names))
+            lines = self._read_list(split, set(names))
             if len(lines) != count:
                 raise DataError(
                     f"{split}.txt of {self.place.parent} lists {len(lines)} frames: expected "
@@ -157,7 +157,7 @@ class _Frames:
                 self.pairs[split].append((pair[0], pair[1]))
         self.checksum = f"sha256:{total.hexdigest()}"
 
-    def _listed(self, split: str, names: set[str]) -> list[str]:
+    def _read_list(self, split: str, names: set[str]) -> list[str]:
         """The frames of a split, in the order of the list; each line names one, or its files."""
         if f"{split}.txt" not in names:
             raise DataError(f"CamVid in {self.place.parent} lacks {split}.txt: unpack it again")

@@ -19,9 +19,6 @@ from equilibria.zoo.io import decode, headers, remote
 from equilibria.zoo.io.headers import Header
 from equilibria.zoo.io.image_files import MEMORY
 
-__all__ = ["Pairs", "check_sizes", "content", "counts", "images_of"]
-
-
 VOID = 255
 """What a mask has where a pixel has no class, or none that counts."""
 
@@ -178,7 +175,7 @@ class Encoded:
                 f"{self.images[place]} has {high} x {wide}: a mask has the size of its image"
             )
         of = self.numbers
-        classes = of(values, name) if callable(of) else numbered(values, of, name)
+        classes = of(values, name) if callable(of) else look_up_classes(values, of, name)
         if (size := self.sizes[place]) != self.stored[place]:
             rows, columns = (
                 nearest(old, new) for old, new in zip(classes.shape, size, strict=True)
@@ -187,7 +184,7 @@ class Encoded:
         return torch.from_numpy(np.ascontiguousarray(classes))
 
 
-def numbered(values: np.ndarray, numbers: np.ndarray, name: str) -> np.ndarray:
+def look_up_classes(values: np.ndarray, numbers: np.ndarray, name: str) -> np.ndarray:
     """The classes that the values of a mask stand for, uint8.
 
     Args:

@@ -43,7 +43,7 @@ def read(files: Files, *, size: Size | None = None, channels: int | None = None)
     splits, total = {}, hashlib.sha256()
     for seed, (split, count) in enumerate(COUNTS.items()):
         generator = np.random.default_rng([17, seed])
-        pairs = [_drawn(generator) for _ in range(count)]
+        pairs = [_draw(generator) for _ in range(count)]
         for image, mask in pairs:
             total.update(image.tobytes() + mask.tobytes())
         splits[split] = _images(split, pairs, size)
@@ -58,7 +58,7 @@ def read(files: Files, *, size: Size | None = None, channels: int | None = None)
     )
 
 
-def _drawn(generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _draw(generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """An image, uint8 (height, width, 3), and its mask."""
     height, width = SIZE
     down, across = np.mgrid[:height, :width].astype(np.float64)

@@ -44,7 +44,7 @@ def read(files: Files, *, size: Size | None = None, channels: int | None = None)
     if channels not in (None, 3):
         raise ValueError(f"channels is {channels}, and Pascal VOC is RGB: 3, or null")
     place = files.paths[0]
-    root = _unpacked(place) if place.name == ARCHIVE else place.parent.parent
+    root = _unpack(place) if place.name == ARCHIVE else place.parent.parent
     splits = {split: _pairs(root, split) for split in ("train", "val")}
     found, checksum = images_of(root, splits, size=size, numbers=NUMBERS)
     return SegmentationSet(
@@ -67,7 +67,7 @@ def _pairs(root: Path, split: str) -> list[tuple[str, str]]:
     return [(f"JPEGImages/{name}.jpg", f"SegmentationClass/{name}.png") for name in names]
 
 
-def _unpacked(path: Path) -> Path:
+def _unpack(path: Path) -> Path:
     """The folder of an archive, unpacked next to it: whole or not at all."""
     root = path.parent / FOLDER
     if root.is_dir():

@@ -21,8 +21,6 @@ from equilibria.zoo.vision.data.shards.index import (
     read_tree,
 )
 
-__all__ = ["SPLITS", "ImageShards", "is_index", "is_sharded", "load"]
-
 GREY = ("1", "L", "LA", "La")
 """Pillow's modes of grey images."""
 

@@ -18,9 +18,6 @@ from equilibria.zoo.io import decode
 from equilibria.zoo.io.image_files import View
 from equilibria.zoo.vision.data.shards.index import Raw, Shard, samples
 
-__all__ = ["ShardImages", "Shelf", "checked", "class_of", "image_of", "name_of", "number_of"]
-
-
 # --- sample ---------------------------------------------------------------------------------------
 
 # What a sample of a shard is: an image, and its class.
@@ -79,11 +76,13 @@ def class_of(sample: Raw, url: str) -> int | str:
 
 
 def number_of(sample: Raw, url: str, labels: Sequence[str], places: Mapping[str, int]) -> int:
-    """The number of a sample's class; see `class_of` and `checked`."""
-    return checked(class_of(sample, url), name_of(sample, url), labels, places)
+    """The number of a sample's class; see `class_of` and `check_class`."""
+    return check_class(class_of(sample, url), name_of(sample, url), labels, places)
 
 
-def checked(given: int | str, name: str, labels: Sequence[str], places: Mapping[str, int]) -> int:
+def check_class(
+    given: int | str, name: str, labels: Sequence[str], places: Mapping[str, int]
+) -> int:
     """The number of a class that a sample gives.
 
     Args:
@@ -221,11 +220,11 @@ class ShardImages:
         """The first samples, fewer if there are not so many, in memory."""
         return Split(*self._uint8(slice(0, min(count, len(self)))))
 
-    def numbered(self, numbers: Sequence[int]) -> ShardImages:
+    def renumber(self, numbers: Sequence[int]) -> ShardImages:
         """The same images with other numbers of their classes."""
         return replace(self, numbers=tuple(numbers))
 
-    def decoded(
+    def decode(
         self,
         samples: Sequence[tuple[str, Raw]],
         drawn: Tensor | None = None,
@@ -278,7 +277,7 @@ class ShardImages:
             ahead = () if soon is None else (soon,)
             held = self._shelf.take((number,), ahead, next(self._times))[number]
             url, start = self.shards[number].url, self._ends[number] - len(held)
-            images[mine], targets[mine] = self.decoded(
+            images[mine], targets[mine] = self.decode(
                 [(url, held[int(places[row]) - start]) for row in mine]
             )
         return images, targets

@@ -20,23 +20,6 @@ from equilibria import files
 from equilibria.run.data.storage import DataError, reading, writing
 from equilibria.zoo.io.archive import DAMAGED, entries
 
-__all__ = [
-    "KEY",
-    "About",
-    "Moments",
-    "Raw",
-    "Shard",
-    "count",
-    "is_path",
-    "parsed",
-    "read_address",
-    "read_index",
-    "read_tree",
-    "samples",
-    "write_index",
-]
-
-
 # --- address --------------------------------------------------------------------------------------
 
 # What is at an address: a path, a page on the web, or what webdataset can open.
@@ -82,7 +65,7 @@ def read_address(url: str) -> bytes:
     """
     scheme = "" if is_path(url) else url.partition(":")[0].lower()
     if scheme in ("http", "https"):
-        return _downloaded(url)
+        return _download(url)
     if scheme in ("", "file"):
         path = url if not scheme else urllib.request.url2pathname(urlparse(url).path)
         with reading(url):
@@ -98,7 +81,7 @@ def read_address(url: str) -> bytes:
         raise DataError(f"{url} cannot be opened: {error}") from error
 
 
-def _downloaded(url: str) -> bytes:
+def _download(url: str) -> bytes:
     got, problem = bytearray(), ""
     for attempt in range(ATTEMPTS):
         if attempt:
@@ -172,10 +155,10 @@ def samples(url: str) -> list[Raw]:
     Raises:
         DataError: If the shard is missing, out of reach or damaged, or has two files of one name.
     """
-    return parsed(read_address(url), url)
+    return parse_archive(read_address(url), url)
 
 
-def parsed(content: bytes, url: str) -> list[Raw]:
+def parse_archive(content: bytes, url: str) -> list[Raw]:
     """The samples of a shard, given all that is in its archive.
 
     Raises:
@@ -301,7 +284,7 @@ def count(urls: Sequence[str]) -> list[Shard]:
     Raises:
         DataError: If one is missing, damaged or empty.
     """
-    return [_filled(Shard(url, len(samples(url))), url) for url in urls]
+    return [_check_filled(Shard(url, len(samples(url))), url) for url in urls]
 
 
 def write_index(
@@ -335,14 +318,14 @@ def read_index(path: str | Path) -> list[Shard]:
     listed = read_tree(path)["shardlist"]
     try:
         found = [
-            Shard(_placed(each["url"], path), int(each["nsamples"]), str(each.get("checksum", "")))
+            Shard(_resolve(each["url"], path), int(each["nsamples"]), str(each.get("checksum", "")))
             for each in listed
         ]
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise DataError(f"{path} is no index of shards; expected {EXPECTED}") from error
     if not found:
         raise DataError(f"{path} lists no shards")
-    return [_filled(shard, str(path)) for shard in found]
+    return [_check_filled(shard, str(path)) for shard in found]
 
 
 def read_tree(path: Path) -> dict[str, Any]:
@@ -361,12 +344,12 @@ def read_tree(path: Path) -> dict[str, Any]:
     return tree
 
 
-def _placed(url: str, index: Path) -> str:
+def _resolve(url: str, index: Path) -> str:
     """A relative path, from the folder of the index; an address as it is."""
     return str(index.parent / url) if is_path(url) else url
 
 
-def _filled(shard: Shard, where: str) -> Shard:
+def _check_filled(shard: Shard, where: str) -> Shard:
     if shard.samples < 1:
         raise DataError(f"{where}: the shard {shard.url} has {shard.samples} samples")
     return shard

@@ -18,18 +18,16 @@ from equilibria.run.data.storage import DataError, track
 from equilibria.zoo.io import decode, headers
 from equilibria.zoo.io.headers import Header
 from equilibria.zoo.vision.data.shards import index
-from equilibria.zoo.vision.data.shards.images import checked, class_of, image_of, name_of
+from equilibria.zoo.vision.data.shards.images import check_class, class_of, image_of, name_of
 from equilibria.zoo.vision.data.shards.index import (
     KEY,
     About,
     Moments,
     Raw,
     Shard,
-    parsed,
+    parse_archive,
     write_index,
 )
-
-__all__ = ["MEASURED", "Surveyed", "survey"]
 
 MEASURED = 2_000
 """Images of a split that the moments are taken of: spread evenly over all of its shards."""
@@ -79,7 +77,7 @@ def survey(
     read = {split: _read(urls, split) for split, urls in splits.items()}
     found = [each for parts in read.values() for each in parts]
     labels = _labels(found) if labels is None else tuple(labels)
-    surveyed = {split: _surveyed(parts, labels) for split, parts in read.items()}
+    surveyed = {split: _summarise(parts, labels) for split, parts in read.items()}
     for split, each in surveyed.items():
         shards = [replace(shard, url=_relative(shard.url, root)) for shard in each.shards]
         write_index(root / f"{split}.json", shards, {KEY: each.about.json()})
@@ -95,7 +93,7 @@ def _read(urls: Sequence[str], split: str) -> list[_Read]:
 def _one(url: str, measured: int) -> _Read:
     """Read one shard, and decode `measured` of its images, spread evenly over it."""
     content = index.read_address(url)
-    samples = parsed(content, url)
+    samples = parse_archive(content, url)
     if not samples:
         raise DataError(f"{url} has no samples: leave it out")
     step = max(1, len(samples) // measured)
@@ -144,13 +142,13 @@ def _labels(found: Sequence[_Read]) -> tuple[str, ...]:
     return tuple(sorted(names)) or tuple(map(str, range(largest + 1)))
 
 
-def _surveyed(parts: Sequence[_Read], labels: tuple[str, ...]) -> Surveyed:
+def _summarise(parts: Sequence[_Read], labels: tuple[str, ...]) -> Surveyed:
     places = {label: place for place, label in enumerate(labels)}
     names = [name for each in parts for name in each.names]
     scanned = [header for each in parts for header in each.headers]
     given = [found for each in parts for found in each.classes]
     counts = Counter(
-        checked(found, name, labels, places) for found, name in zip(given, names, strict=True)
+        check_class(found, name, labels, places) for found, name in zip(given, names, strict=True)
     )
     sizes = {header[:2] for header in scanned}
     smallest = min(range(len(names)), key=lambda k: min(scanned[k][:2]))
