@@ -16,8 +16,6 @@ from equilibria.zoo.flow.model import DEQFlow
 from equilibria.zoo.flow.task import FlowTask
 from equilibria.zoo.io.colours import Lengths, change_colours, flow_colours
 
-__all__ = ["GALLERY"]
-
 _PAIRS = 4
 """Pairs that are shown."""
 

@@ -9,8 +9,6 @@ from typing import Any
 from equilibria.solve import Status
 from equilibria.words import plural
 
-__all__ = ["Totals", "line", "saved"]
-
 _STARTS = {"zero": "from zero", "cut": "a cut: from zero", "last": "from the last"}
 
 

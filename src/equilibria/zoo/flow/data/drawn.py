@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["HARMONICS", "Motion", "Scenes", "Surface", "composed", "draw"]
-
 HARMONICS = (2, 3, 4)
 """The outline of a shape is a circle whose radius varies so many times around."""
 

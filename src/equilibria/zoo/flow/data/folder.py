@@ -14,8 +14,6 @@ from equilibria.zoo.flow.data.formats import READERS, suffix_of
 from equilibria.zoo.flow.data.pairs import FlowSet, Names, files_in, pairs_of
 from equilibria.zoo.io.layout import STRAY, TEST, TRAIN, VALID
 
-__all__ = ["EXPECTED", "load"]
-
 FIRST, SECOND, FLOW = "first", "second", "flow"
 
 EXPECTED = (

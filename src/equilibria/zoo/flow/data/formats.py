@@ -20,30 +20,6 @@ from torch import Tensor
 
 from equilibria.run.data.storage import DataError, open_file, reading, replace_file, require
 
-__all__ = [
-    "LARGEST",
-    "READERS",
-    "UNKNOWN",
-    "FlowField",
-    "check_size",
-    "read_bytes",
-    "read_flo",
-    "read_flow",
-    "read_kitti_png",
-    "read_map",
-    "read_pfm",
-    "read_png16",
-    "replace_file",
-    "suffix_of",
-    "write_flo",
-    "write_flow",
-    "write_kitti_png",
-    "write_map",
-    "write_pfm",
-    "write_png16",
-]
-
-
 # --- content --------------------------------------------------------------------------------------
 
 # Bytes of flow files: read whole, written whole or not at all.

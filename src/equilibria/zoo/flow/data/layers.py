@@ -17,8 +17,6 @@ from equilibria.zoo.flow.data.photographs import find as _photographs
 from equilibria.zoo.flow.data.rendered import Rendered
 from equilibria.zoo.io.remote import Entry, Files, Remote
 
-__all__ = ["LAYERS", "Layers"]
-
 SIZE = (96, 128)
 SMALLEST = 16
 COUNT, TEST = 8_000, 200

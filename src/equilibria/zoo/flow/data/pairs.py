@@ -19,21 +19,6 @@ from equilibria.zoo.flow.data.formats import read_flow
 from equilibria.zoo.io import decode
 from equilibria.zoo.io.download import fingerprint
 
-__all__ = [
-    "FlowSet",
-    "Names",
-    "Pair",
-    "PairFiles",
-    "Pairs",
-    "Pass",
-    "Size",
-    "chosen",
-    "files_in",
-    "pairs_of",
-    "stacked",
-]
-
-
 Size = tuple[int, int]
 """Height and width, in pixels."""
 

@@ -26,8 +26,6 @@ from equilibria.zoo.io.decode import resized
 from equilibria.zoo.io.image_files import MEMORY
 from equilibria.zoo.io.layout import STRAY
 
-__all__ = ["Photographs", "find"]
-
 SIDE = 1024
 """Pixels of a photograph's longer side, at most: a larger one is made smaller as it is read."""
 

@@ -12,8 +12,6 @@ from torch.nn import functional
 
 from equilibria.zoo.flow.data.drawn import HARMONICS, Scenes, composed
 
-__all__ = ["Rendered", "occluded", "render"]
-
 _LARGEST = 1.5
 """Above what r, the distance of an outline from a shape's middle, can be."""
 

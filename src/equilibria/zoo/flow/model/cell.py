@@ -13,18 +13,6 @@ from typing_extensions import override
 from equilibria.nn.init import Maps
 from equilibria.zoo.flow.model.correlation import Correlation
 
-__all__ = [
-    "Aggregate",
-    "ContextAttention",
-    "ConvGRU",
-    "MotionEncoder",
-    "Operands",
-    "State",
-    "UpdateCell",
-    "UpdateWidths",
-]
-
-
 # --- attention ------------------------------------------------------------------------------------
 
 # Global motion aggregation: motion features shared among pixels that look alike.

@@ -31,20 +31,6 @@ from equilibria.zoo.flow.model.encoders import (
 )
 from equilibria.zoo.flow.model.network import DEQFlow, UnrolledFlow
 
-__all__ = [
-    "DEQGMAConfig",
-    "DEQRAFTConfig",
-    "DEQRAFTSmallConfig",
-    "EquilibriumFlowConfig",
-    "FlowConfig",
-    "GMAConfig",
-    "RAFTConfig",
-    "RAFTSmallConfig",
-    "SizedConfig",
-    "SmallConfig",
-    "UnrolledFlowConfig",
-]
-
 Size = Literal["B", "L", "H"]
 """Sizes of the thesis, by 128, 192 or 256 hidden channels."""
 

@@ -15,9 +15,6 @@ from typing_extensions import override
 from equilibria.checks import check_fields
 from equilibria.solve import without_autocast
 
-__all__ = ["AllPairs", "Correlation", "CorrelationForm", "OnDemand", "correlation", "products"]
-
-
 # --- products -------------------------------------------------------------------------------------
 
 # Inner products of given pairs of rows of two matrices, without keeping the gathered rows.

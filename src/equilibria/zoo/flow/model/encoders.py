@@ -12,18 +12,6 @@ from typing_extensions import override
 
 from equilibria.solve import without_autocast
 
-__all__ = [
-    "STRIDE",
-    "BilinearUpsampling",
-    "ConvexUpsampling",
-    "Encoder",
-    "EncoderKind",
-    "Norm",
-    "Upsampling",
-    "stage_widths",
-]
-
-
 EncoderKind = Literal["basic", "small"]
 """Residual blocks of two 3x3 convolutions, or bottlenecks of 1x1, 3x3, 1x1."""
 

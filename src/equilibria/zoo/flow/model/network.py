@@ -23,8 +23,6 @@ if TYPE_CHECKING:
         UnrolledFlowConfig,
     )
 
-__all__ = ["DEQFlow", "Scene", "UnrolledFlow"]
-
 
 class Scene(nn.Module):
     """What is computed once per pair of images: context, correlation, attention.

@@ -27,15 +27,6 @@ from equilibria.zoo.flow.model.configs import (
 )
 from equilibria.zoo.flow.model.network import DEQFlow, UnrolledFlow
 
-__all__ = [
-    "WeightsError",
-    "as_equilibrium",
-    "config_of",
-    "load_checkpoint",
-    "load_state",
-    "read_state",
-]
-
 
 class WeightsError(ValueError):
     """Weights that are damaged, or those of another network; the message names file or tensors."""

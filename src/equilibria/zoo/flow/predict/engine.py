@@ -22,22 +22,6 @@ from equilibria.zoo.flow.predict.network import Estimate, FlowNetwork
 from equilibria.zoo.io.colours import change_colours, colour_png
 from equilibria.zoo.io.rows import Journal, Layout
 
-__all__ = [
-    "FOLDER",
-    "Deadline",
-    "Follower",
-    "Options",
-    "Start",
-    "allowed",
-    "check_pair",
-    "field_of",
-    "go_through",
-    "memory_of",
-    "mismatch",
-    "row_of",
-]
-
-
 # --- deadline -------------------------------------------------------------------------------------
 
 # How many evaluations fit into a time.

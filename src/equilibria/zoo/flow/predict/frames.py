@@ -17,20 +17,6 @@ from equilibria.zoo.io.colours import Lengths, colour_png, flow_colours, legend
 from equilibria.zoo.io.naming import natural_key
 from equilibria.zoo.io.rows import Journal
 
-__all__ = [
-    "PERCENT",
-    "Frame",
-    "FramePair",
-    "FramesError",
-    "draw_all",
-    "draw_one",
-    "film",
-    "found_in",
-    "pairs_of",
-    "read_frame",
-]
-
-
 LEGEND = "legend"
 """What the picture of the colours' scale is called, beside those of frames."""
 

@@ -24,8 +24,6 @@ from equilibria.zoo.flow.model.configs import FlowConfig, UnrolledFlowConfig
 from equilibria.zoo.flow.model.network import DEQFlow, UnrolledFlow
 from equilibria.zoo.flow.model.weights import as_equilibrium, load_checkpoint
 
-__all__ = ["Estimate", "FlowNetwork", "NetworkError", "Wanted", "load"]
-
 RELEASED = Anderson(period=3, rtol=1e-3, atol=(0.0, 0.00125), max_evals=64)
 """For released weights, which come with none: a thousandth of the hidden state, and a thousandth of
 the flow plus a hundredth of a pixel at full size, so that a static scene converges too."""

@@ -10,8 +10,6 @@ from pathlib import Path
 from equilibria.zoo.flow.predict.frames import Frame, FramePair, FramesError, pairs_of, read_frame
 from equilibria.zoo.io.naming import natural_key
 
-__all__ = ["BENCHMARKS", "Benchmark"]
-
 
 @dataclass(frozen=True)
 class Benchmark:

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from equilibria.metric import Metric, mean
 
-__all__ = ["EPE", "METRICS", "absolute", "sums"]
-
 _FAR = 3.0
 _SHARE = 0.05
 """Pixels, and share of the true length, by which a flow that counts as an outlier is wrong."""

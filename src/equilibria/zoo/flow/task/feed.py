@@ -15,21 +15,6 @@ from equilibria.run.tasks.feed import Batch, Part
 from equilibria.zoo.flow.data import Pair, Pairs
 from equilibria.zoo.io.ahead import AheadFeed
 
-__all__ = [
-    "DRAWS",
-    "FlowFeed",
-    "Placing",
-    "View",
-    "batch_of",
-    "erased",
-    "placed",
-    "recoloured",
-    "scattered",
-    "seen",
-    "turned",
-]
-
-
 # --- placing --------------------------------------------------------------------------------------
 
 # Where what is shown of images lies in them, and the pixels and flows that this gives.

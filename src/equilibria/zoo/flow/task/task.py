@@ -27,9 +27,6 @@ from equilibria.zoo.flow.model.configs import FlowConfig
 from equilibria.zoo.flow.task import endpoints
 from equilibria.zoo.flow.task.feed import FlowFeed, View, batch_of, checked
 
-__all__ = ["FlowTask", "Ingredient", "Mixture", "OpticalFlow"]
-
-
 # --- mixture --------------------------------------------------------------------------------------
 
 # Pairs of several data sets, learned from together.

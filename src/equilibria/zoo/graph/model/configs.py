@@ -18,15 +18,6 @@ from equilibria.zoo.graph.model.ignn import IGNN, FiniteIGNN, Initial
 from equilibria.zoo.graph.model.implicit import check_width
 from equilibria.zoo.graph.model.network import GCN, StackConfig
 
-__all__ = [
-    "EIGNNConfig",
-    "FiniteIGNNConfig",
-    "GCNConfig",
-    "GraphMLPConfig",
-    "IGNNConfig",
-    "MGNNIConfig",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class IGNNConfig(StackConfig):

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-__all__ = ["Edges", "Flow", "Normalise", "checked", "plain"]
-
 Flow = Literal["source_to_target", "target_to_source"]
 Normalise = Literal["sym", "row"]
 

@@ -13,8 +13,6 @@ from equilibria.solve import Solution, shared
 from equilibria.zoo.graph.model.edges import Edges
 from equilibria.zoo.graph.model.implicit import GraphLayer, ImplicitGraphLayer, linear
 
-__all__ = ["EIGNN", "LARGEST", "MGNNI", "EIGNNCell", "closed_form"]
-
 LARGEST = 5_000
 """Nodes whose matrix is still diagonalised: 200 MB in float64, and minutes on a core."""
 

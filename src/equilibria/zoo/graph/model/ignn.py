@@ -13,19 +13,6 @@ from equilibria.checks import check_within
 from equilibria.zoo.graph.model.edges import Edges, Flow, Normalise, checked, plain
 from equilibria.zoo.graph.model.implicit import GraphLayer, ImplicitGraphLayer, identity_, linear
 
-__all__ = [
-    "IGNN",
-    "PHI",
-    "FiniteIGNN",
-    "IGNNCell",
-    "Initial",
-    "constrain_",
-    "constrain_after",
-    "perron_radius",
-    "project_rows_",
-]
-
-
 # --- constraint -----------------------------------------------------------------------------------
 
 # What keeps an implicit graph layer well posed: bounds, restored after each step.

@@ -14,8 +14,6 @@ from equilibria.nn import DEQ
 from equilibria.solve import Anderson, Solution, shared
 from equilibria.zoo.graph.model.edges import Edges, Flow, Normalise, checked
 
-__all__ = ["GraphLayer", "ImplicitGraphLayer", "check_width", "identity_", "linear"]
-
 
 def linear(inputs: int, outputs: int) -> nn.Linear:
     """A linear map without bias; of as many inputs as the first call has, where they are -1."""

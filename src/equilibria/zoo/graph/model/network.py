@@ -21,9 +21,6 @@ from equilibria.solve import Solution
 from equilibria.zoo.graph.model.ignn import constrain_
 from equilibria.zoo.graph.model.implicit import GraphLayer, ImplicitGraphLayer, linear
 
-__all__ = ["GCN", "GraphConfig", "GraphNetwork", "Level", "NodeEquilibrium", "StackConfig"]
-
-
 # --- gcn ------------------------------------------------------------------------------------------
 
 # Graph convolution, the explicit layer that implicit ones are compared with.

@@ -16,8 +16,6 @@ from equilibria.run.models import ClassifierConfig, ModelConfig
 from equilibria.run.tasks.base import SampleTask
 from equilibria.words import listed, plural
 
-__all__ = ["GRAPHS", "Known", "OnGraphs", "complete"]
-
 GRAPHS = "graphs.json"
 """The file of a run folder with the names of the classes and the number of features."""
 

@@ -23,8 +23,6 @@ from equilibria.zoo.graph.data.graph import Joined
 from equilibria.zoo.graph.data.synthetic import FEATURES
 from equilibria.zoo.graph.task.graphs import Known, OnGraphs, complete
 
-__all__ = ["MICRO_F1", "Chains", "NodeClassification", "NodeTask"]
-
 
 def _micro_f1(sums: Sums) -> float:
     wrong = sums["missed"] + sums["false"]

@@ -17,8 +17,6 @@ from equilibria.zoo.graph.data.graph import Joined
 from equilibria.zoo.graph.task.graphs import Known, OnGraphs, complete
 from equilibria.zoo.io import selection
 
-__all__ = ["GraphClassification", "GraphTask"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class GraphClassification(TaskConfig):
