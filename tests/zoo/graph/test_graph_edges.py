@@ -8,14 +8,14 @@ from drawn_graphs import CHAIN, NODES, TIGHT, draw, edges_of, normal, uneven
 from torch import Tensor
 
 from equilibria.zoo.graph import model as graph
-from equilibria.zoo.graph.model.edges import checked
+from equilibria.zoo.graph.model.edges import read_edges
 
 # --- the product ----------------------------------------------------------------------------------
 
 
 def test_the_product_is_linear_under_every_transform() -> None:
     x, edge_index = normal(7, 3, seed=1), edges_of(7, 20, seed=2)
-    edges, _ = checked(x, edge_index)
+    edges, _ = read_edges(x, edge_index)
     a = torch.zeros(7, 7, dtype=torch.float64)
     a.index_put_((edges.receiver, edges.sender), edges.weight, accumulate=True)
     torch.testing.assert_close(edges(x), a @ x)
@@ -30,7 +30,7 @@ def test_the_product_is_linear_under_every_transform() -> None:
 
 def test_the_product_is_linear_in_the_weights_under_every_transform():
     x, edge_index, weight, _ = uneven()
-    edges, tracked = checked(x, edge_index, weight.requires_grad_())
+    edges, tracked = read_edges(x, edge_index, weight.requires_grad_())
     assert tracked is weight
 
     def dense(w: Tensor) -> Tensor:
@@ -131,26 +131,46 @@ X = torch.ones(4, 2)
         (
             (X, torch.tensor([[0], [4]])),
             ValueError,
-            "node 4 is out of range; the 4 nodes are 0 to 3",
+            "edge 0 joins nodes 0 and 4: there are 4 nodes",
         ),
-        ((X, torch.tensor([[0], [-1]])), ValueError, "node -1 is out of range"),
-        ((X, CHAIN.float()), TypeError, "expected int64, got torch.float32"),
-        ((X, CHAIN.T), ValueError, "pass edge_index.T"),
-        ((X, CHAIN, torch.tensor([1.0, torch.nan, 1.0])), ValueError, "got NaN"),
-        ((X, CHAIN, torch.tensor([1.0, -2.0, 1.0])), ValueError, "got -2"),
-        ((X, CHAIN, torch.ones(2)), ValueError, "each of the 3 edges"),
-        ((torch.ones(0, 2), CHAIN), ValueError, "the graph is empty"),
+        ((X, torch.tensor([[0], [-1]])), ValueError, "edge 0 joins nodes 0 and -1"),
+        ((X, CHAIN.float()), TypeError, "edge_index is torch.float32: expected int64"),
+        ((X, CHAIN.T), ValueError, "transpose it with edge_index.T"),
+        ((X, CHAIN, torch.tensor([1.0, torch.nan, 1.0])), ValueError, "edge 1 has the weight nan"),
+        ((X, CHAIN, torch.tensor([1.0, -2.0, 1.0])), ValueError, "edge 1 has the weight -2"),
+        (
+            (X, CHAIN, torch.ones(2)),
+            ValueError,
+            r"\(2,\): expected \(3,\), one for",
+        ),
+        ((torch.ones(0, 2), CHAIN), ValueError, r"x has the shape \(0, 2\)"),
         ((X.long(), CHAIN), TypeError, "floating-point features"),
         ((torch.ones(4, 3), CHAIN), ValueError, "expected 2 features per node, got 3"),
-        ((X, CHAIN, None, torch.tensor([0, 1, 0, 1])), ValueError, "unsorted batch"),
-        ((X, CHAIN, None, torch.tensor([0, 0, 2, 2])), ValueError, "without a gap, and graph 1"),
-        ((X, CHAIN, None, torch.tensor([-1, 0, 0, 0])), ValueError, "counted from 0, got -1"),
+        (
+            (X, CHAIN, None, torch.tensor([0, 1, 0, 1])),
+            ValueError,
+            "not sorted: node 2",
+        ),
+        (
+            (X, CHAIN, None, torch.tensor([0, 0, 2, 2])),
+            ValueError,
+            "graph 1 has no node",
+        ),
+        (
+            (X, CHAIN, None, torch.tensor([-1, 0, 0, 0])),
+            ValueError,
+            "batch has the graph -1",
+        ),
         ((X, CHAIN, None, torch.tensor([0, 0, 1, 1])), ValueError, "node 1 of graph 0 and node 2"),
         ((X.tolist(), CHAIN), TypeError, "x: expected a tensor, got list"),
         ((X, CHAIN, [1.0, 1.0, 1.0]), TypeError, "edge_weight: expected a tensor, got list"),
         ((X, CHAIN, None, [0, 0, 0, 0]), TypeError, "batch: expected a tensor, got list"),
-        ((X, CHAIN, None, torch.tensor([0, 0, 1])), ValueError, "each of the 4 nodes"),
-        ((X, CHAIN, None, torch.zeros(4)), TypeError, "batch: expected int64"),
+        (
+            (X, CHAIN, None, torch.tensor([0, 0, 1])),
+            ValueError,
+            r"\(3,\): expected \(4,\), the graph",
+        ),
+        ((X, CHAIN, None, torch.zeros(4)), TypeError, "batch is torch.float32: expected int64"),
     ],
 )
 @pytest.mark.parametrize("kind", [graph.IGNN, graph.GCN])

@@ -174,10 +174,10 @@ def test_every_network_names_mistakes(name):
     x, chain = torch.ones(4, 2), torch.tensor([[0, 1, 2], [1, 2, 3]])
     for given, words in (
         ((torch.ones(4, 3), chain, None, None), "expected 2 features per node, got 3"),
-        ((x, chain + 1, None, None), "node 4 is out of range"),
-        ((x, chain, -torch.ones(3), None), "weights >= 0, got -1"),
-        ((x, chain, None, torch.tensor([1, 1, 0, 0])), "unsorted batch"),
-        ((x[:0], chain, None, None), "the graph is empty"),
+        ((x, chain + 1, None, None), "edge 2 joins nodes 3 and 4: there are 4 nodes"),
+        ((x, chain, -torch.ones(3), None), "edge 0 has the weight -1"),
+        ((x, chain, None, torch.tensor([1, 1, 0, 0])), "batch is not sorted"),
+        ((x[:0], chain, None, None), r"x has the shape \(0, 2\)"),
     ):
         with pytest.raises(ValueError, match=words):
             model(given)

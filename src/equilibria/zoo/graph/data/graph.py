@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from equilibria.zoo.graph.checks import check_graph
+
 SPLITS = ("train", "valid", "test")
 """Parts that the nodes of a graph, or the graphs of a set, are in."""
 
@@ -44,7 +46,10 @@ class Graph:
     masks: Mapping[str, Tensor] | None = field(default=None)
 
     def __post_init__(self) -> None:
-        _check_tensors(self.x, self.edge_index, self.edge_weight)
+        check_graph(self.x, self.edge_index, self.edge_weight)
+        if not bool(torch.isfinite(self.x).all()):
+            node = int(torch.nonzero(~torch.isfinite(self.x))[0, 0])
+            raise ValueError(f"x has a feature of node {node} that is not finite")
         if self.y is not None:
             _check_targets(self.y, len(self.x))
         for name, mask in (self.masks or {}).items():
@@ -126,51 +131,6 @@ def simple(edge_index: Tensor, nodes: int) -> Tensor:
     sender, receiver = edge_index[:, edge_index[0] != edge_index[1]]
     code = (sender * nodes + receiver).unique()
     return torch.stack([code // nodes, code % nodes])
-
-
-def _check_tensors(x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> None:
-    if x.ndim != 2 or 0 in x.shape:
-        raise ValueError(
-            f"x has the shape {tuple(x.shape)}: expected (nodes, features), at least one of each"
-        )
-    if not x.is_floating_point():
-        raise TypeError(f"x is {x.dtype}: expected floating-point features, as x.float() has them")
-    if not bool(torch.isfinite(x).all()):
-        node = int(torch.nonzero(~torch.isfinite(x))[0, 0])
-        raise ValueError(f"x has a feature of node {node} that is not finite")
-    if edge_index.dtype != torch.int64:
-        raise TypeError(
-            f"edge_index is {edge_index.dtype}: expected int64, the numbers of nodes from 0"
-        )
-    if edge_index.ndim != 2 or edge_index.shape[0] != 2:
-        turned = edge_index.ndim == 2 and edge_index.shape[1] == 2
-        raise ValueError(
-            f"edge_index has the shape {tuple(edge_index.shape)}: expected (2, edges), senders "
-            f"in the first row{'; transpose it with edge_index.T' if turned else ''}"
-        )
-    wrong = (edge_index < 0) | (edge_index >= len(x))
-    if bool(wrong.any()):
-        edge = int(torch.nonzero(wrong.any(0))[0])
-        raise ValueError(
-            f"edge {edge} joins nodes {edge_index[0, edge]} and {edge_index[1, edge]}: there are "
-            f"{len(x)} nodes, expected numbers from 0 to {len(x) - 1}"
-        )
-    if edge_weight is None:
-        return
-    if not edge_weight.is_floating_point():
-        raise TypeError(f"edge_weight is {edge_weight.dtype}: expected floating point")
-    if edge_weight.shape != edge_index.shape[1:]:
-        raise ValueError(
-            f"edge_weight has the shape {tuple(edge_weight.shape)}: expected "
-            f"({edge_index.shape[1]},), one for each edge"
-        )
-    wrong = ~torch.isfinite(edge_weight) | (edge_weight < 0)
-    if bool(wrong.any()):
-        edge = int(torch.nonzero(wrong)[0])
-        raise ValueError(
-            f"edge {edge} has the weight {float(edge_weight[edge]):g}: expected finite weights "
-            "that are not negative"
-        )
 
 
 def _check_targets(y: Tensor, nodes: int) -> None:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from equilibria.zoo.graph.checks import check_graph
+
 Flow = Literal["source_to_target", "target_to_source"]
 Normalise = Literal["sym", "row"]
 
@@ -39,19 +41,19 @@ class Edges:
             z: `(nodes, width)`.
             weight: the weights, connected to autograd; None for those known, without a gradient.
         """
-        return _multiplied(z, weight, self, False)
+        return _multiply(z, weight, self, False)
 
     def multiply(self, z: Tensor, transposed: bool, weight: Tensor | None = None) -> Tensor:
         """A^T z, or A z; untracked."""
-        into, out = self._sorted[transposed]
-        sorted_ = self._weights[transposed] if weight is None else weight[self._orders[transposed]]
+        into, out = self._terms[transposed]
+        in_order = self._weights[transposed] if weight is None else weight[self._orders[transposed]]
         # The fastest kernel by far: a row is summed where it is made. z is narrower under autocast.
         return torch.embedding_bag(
-            z.contiguous(), into, out, False, 0, False, sorted_.to(z.dtype), True
+            z.contiguous(), into, out, False, 0, False, in_order.to(z.dtype), True
         )[0]
 
     @cached_property
-    def _sorted(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    def _terms(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """For either product: the node that each term takes, and where the terms of each begin."""
         return tuple(
             (taken[order], _begins(summed, self.nodes))
@@ -73,23 +75,16 @@ class Edges:
         """For either product: the node that each edge takes, and the one that it adds to."""
         return (self.sender, self.receiver), (self.receiver, self.sender)
 
-    def looped(self) -> Edges:
-        """With an edge of weight 1 from each node to itself, in place of those that there are."""
+    def add_loops(self, weight: Tensor) -> tuple[Edges, Tensor]:
+        """Return edges and weights with an edge of weight 1 from each node to itself, in place of
+        those that there are; the weights are connected to those given."""
         kept = self.sender != self.receiver
         own = torch.arange(self.nodes, device=self.sender.device)
-        return Edges(
-            torch.cat([self.sender[kept], own]),
-            torch.cat([self.receiver[kept], own]),
-            torch.cat([self.weight[kept], self.weight.new_ones(self.nodes)]),
-            self.nodes,
-        )
+        sender, receiver = (torch.cat([end[kept], own]) for end in (self.sender, self.receiver))
+        weight = torch.cat([weight[kept], weight.new_ones(self.nodes)])
+        return Edges(sender, receiver, weight.detach(), self.nodes), weight
 
-    def looped_weight(self, weight: Tensor) -> Tensor:
-        """The weights of `looped`, connected to those given."""
-        kept = self.sender != self.receiver
-        return torch.cat([weight[kept], weight.new_ones(self.nodes)])
-
-    def normalised(self, how: Normalise | None, weight: Tensor) -> Tensor:
+    def normalise(self, how: Normalise | None, weight: Tensor) -> Tensor:
         """`(edges,)` the weights divided by what their nodes send and receive; 0 / 0 is 0.
 
         "sym" is D_in^-1/2 A^T D_out^-1/2, for undirected graphs that of Kipf and Welling 2017, and
@@ -106,7 +101,7 @@ class Edges:
         return weight * torch.where(both > 0, both, 1.0).rsqrt()
 
 
-def _multiplied(z: Tensor, weight: Tensor | None, edges: Edges, transposed: bool) -> Tensor:
+def _multiply(z: Tensor, weight: Tensor | None, edges: Edges, transposed: bool) -> Tensor:
     product: Any = _Product
     return product.apply(z, weight, edges, transposed)
 
@@ -134,7 +129,7 @@ class _Product(torch.autograd.Function):
         z, weight = saved
         of_z = of_weight = None
         if ctx.needs_input_grad[0]:
-            of_z = _multiplied(grad, weight, ctx.edges, not ctx.transposed)
+            of_z = _multiply(grad, weight, ctx.edges, not ctx.transposed)
         if ctx.needs_input_grad[1]:
             taken, summed = ctx.edges.pairs[ctx.transposed]
             both = z.index_select(0, taken) * grad.index_select(0, summed).to(weight.dtype)
@@ -149,9 +144,9 @@ class _Product(torch.autograd.Function):
         z, weight = saved
         parts: list[Tensor] = []
         if of_z is not None:
-            parts.append(_multiplied(of_z, weight, ctx.edges, ctx.transposed))
+            parts.append(_multiply(of_z, weight, ctx.edges, ctx.transposed))
         if of_weight is not None:
-            parts.append(_multiplied(z, of_weight, ctx.edges, ctx.transposed))
+            parts.append(_multiply(z, of_weight, ctx.edges, ctx.transposed))
         return sum(parts[1:], start=parts[0])
 
     @staticmethod
@@ -168,12 +163,12 @@ class _Product(torch.autograd.Function):
             weights = weight.unbind(of_weight)
             rows = [z] * len(weights) if of_z is None else z.unbind(of_z)
             each = zip(rows, weights, strict=True)
-            return torch.stack([_multiplied(*pair, edges, transposed) for pair in each]), 0
+            return torch.stack([_multiply(*pair, edges, transposed) for pair in each]), 0
         wide = z.movedim(of_z, 1)  # (nodes, size, width): all elements side by side
-        return _multiplied(wide.flatten(1), weight, edges, transposed).reshape(wide.shape), 1
+        return _multiply(wide.flatten(1), weight, edges, transposed).reshape(wide.shape), 1
 
 
-def checked(
+def read_edges(
     x: Tensor,
     edge_index: Tensor,
     edge_weight: Tensor | None = None,
@@ -181,7 +176,7 @@ def checked(
     *,
     flow: Flow = "source_to_target",
 ) -> tuple[Edges, Tensor | None]:
-    """Reads a graph as PyTorch Geometric's layers take one.
+    """Reads a graph as PyTorch Geometric's layers take one, after checking it.
 
     Args:
         x: `(nodes, features)`.
@@ -195,45 +190,18 @@ def checked(
         The edges, and the weights where they have a gradient.
 
     Raises:
-        TypeError: something is no tensor, x is not floating, edge_index or batch not int64.
-        ValueError: a shape, an index out of range, a weight that is negative or not finite, no
-            node, a batch that is not ascending or leaves out a graph, an edge between two graphs.
+        TypeError: something is no tensor.
+        TypeError, ValueError: as of `check_graph`.
     """
     for name, value in (("x", x), ("edge_weight", edge_weight), ("batch", batch)):
         if not isinstance(value, Tensor) and (name == "x" or value is not None):
             raise TypeError(f"{name}: expected a tensor, got {type(value).__name__}")
-    if not x.is_floating_point():
-        raise TypeError(f"x: expected floating-point features, got {x.dtype}")
-    if x.dim() != 2:
-        raise ValueError(f"x: expected (nodes, features), got the shape {tuple(x.shape)}")
-    nodes = x.shape[0]
-    if nodes == 0:
-        raise ValueError("the graph is empty: x has no nodes")
-    edge_index = plain(edge_index)
+    edge_index = as_tensor(edge_index)
     if edge_index.layout is not torch.strided:
         if edge_weight is not None:
             raise ValueError("edge_weight: a sparse adj_t holds the weights itself; leave it out")
-        edge_index, edge_weight = _entries(edge_index, nodes)
-    if edge_index.dtype != torch.int64:
-        raise TypeError(f"edge_index: expected int64, got {edge_index.dtype}")
-    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        turned = edge_index.dim() == 2 and edge_index.shape[1] == 2
-        raise ValueError(
-            f"edge_index: expected (2, edges), got the shape {tuple(edge_index.shape)}"
-            + (": pass edge_index.T" if turned else "")
-        )
-    if edge_index.numel():
-        low, high = (int(each) for each in edge_index.aminmax())
-        if low < 0 or high >= nodes:
-            bad = low if low < 0 else high
-            raise ValueError(
-                f"edge_index: node {bad} is out of range; the {nodes} nodes are 0 to {nodes - 1}"
-            )
-    if edge_weight is not None:
-        _check_weight(edge_weight, edge_index.shape[1])
-    if batch is not None:
-        _check_batch(batch, nodes)
-        _check_apart(edge_index, batch)
+        edge_index, edge_weight = _entries(edge_index, len(x))
+    check_graph(x, edge_index, edge_weight, batch)
     sender, receiver = edge_index if flow == "source_to_target" else edge_index.flip(0)
     # Degrees of hundreds are rounded in less than single precision, which x has under autocast.
     wide = torch.promote_types(x.dtype, torch.float32)
@@ -242,10 +210,10 @@ def checked(
     else:
         weight = edge_weight.to(wide)
     tracked = weight if weight.requires_grad else None
-    return Edges(sender, receiver, weight.detach(), nodes), tracked
+    return Edges(sender, receiver, weight.detach(), len(x)), tracked
 
 
-def plain(edge_index: Any) -> Tensor:
+def as_tensor(edge_index: Any) -> Tensor:
     """A tensor as it is; torch_sparse's SparseTensor, known by its method, as one of torch."""
     if isinstance(edge_index, Tensor):
         return edge_index
@@ -265,55 +233,6 @@ def _entries(adj_t: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
         )
     found = (adj_t if adj_t.layout is torch.sparse_coo else adj_t.to_sparse_coo()).coalesce()
     return found.indices().flip(0), found.values()
-
-
-def _check_weight(weight: Tensor, edges: int) -> None:
-    if weight.shape != (edges,):
-        raise ValueError(
-            f"edge_weight: expected one for each of the {edges} edges, got the shape "
-            f"{tuple(weight.shape)}"
-        )
-    if not weight.is_floating_point():
-        raise TypeError(f"edge_weight: expected floating-point weights, got {weight.dtype}")
-    values = weight.detach()
-    if not bool(torch.isfinite(values).all()):
-        raise ValueError("edge_weight: expected finite weights, got NaN or infinity")
-    if bool((values < 0).any()):
-        raise ValueError(f"edge_weight: expected weights >= 0, got {float(values.min()):g}")
-
-
-def _check_batch(batch: Tensor, nodes: int) -> None:
-    if batch.dtype != torch.int64:
-        raise TypeError(f"batch: expected int64, the graph of each node, got {batch.dtype}")
-    if batch.shape != (nodes,):
-        raise ValueError(
-            f"batch: expected the graph of each of the {nodes} nodes, got the shape "
-            f"{tuple(batch.shape)}"
-        )
-    step = batch.diff()
-    if int(batch[0]) < 0:
-        raise ValueError(f"batch: expected graphs counted from 0, got {int(batch[0])}")
-    if bool((step < 0).any()):
-        raise ValueError(
-            "batch: expected ascending numbers, got an unsorted batch: sort nodes by graph"
-        )
-    if int(batch[0]) != 0 or bool((step > 1).any()):
-        empty = int((batch.bincount() == 0).nonzero()[0])
-        raise ValueError(
-            f"batch: expected graphs 0, 1, ... without a gap, and graph {empty} has no nodes"
-        )
-
-
-def _check_apart(edge_index: Tensor, batch: Tensor) -> None:
-    """Refuse an edge between two graphs, which are solved each by itself."""
-    sender, receiver = batch[edge_index]
-    if len(wrong := (sender != receiver).nonzero()):
-        edge = int(wrong[0])
-        raise ValueError(
-            f"edge_index: edge {edge} joins node {int(edge_index[0, edge])} of graph "
-            f"{int(sender[edge])} and node {int(edge_index[1, edge])} of graph "
-            f"{int(receiver[edge])}; expected edges within a graph"
-        )
 
 
 def _begins(index: Tensor, count: int) -> Tensor:

@@ -72,6 +72,8 @@ class EIGNN(ImplicitGraphLayer):
         layer: keywords of the `DEQ`, for the iterated form.
     """
 
+    entry = "encode"
+
     def __init__(
         self,
         in_channels: int,
@@ -96,11 +98,6 @@ class EIGNN(ImplicitGraphLayer):
         self.deq = self.equilibrium(EIGNNCell(out_channels, gamma, power), layer or {})
 
     @property
-    @override
-    def entry(self) -> nn.Module:
-        return self.encode
-
-    @property
     def cell(self) -> EIGNNCell:
         """S is no part of it: an operand."""
         cell = self.deq.cell
@@ -117,48 +114,33 @@ class EIGNN(ImplicitGraphLayer):
         return self.encode(x)
 
     @override
-    def solve(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-        **options: Any,
-    ) -> Solution:
+    def solve(self, *graph: Any, **options: Any) -> Solution:
         if self.form == "closed":
             raise ValueError(
                 "form='closed' runs no solver and has no Solution: call the layer itself"
             )
-        return super().solve(x, edge_index, edge_weight, batch, **options)
+        return super().solve(*graph, **options)
 
     @override
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
-        """Return the features `(nodes, out_channels)`.
+    def evaluate(self, x: Tensor, *graph: Any) -> tuple[Tensor, tuple[Solution, ...]]:
+        """Return what `forward` does, and the solution of the iterated form.
 
         Raises:
             ValueError: also where there is no closed form: S not symmetric, or too many nodes.
         """
         if self.form == "iterated":
-            return super().forward(x, edge_index, edge_weight, batch)
-        edges, weight = self.read(x, edge_index, edge_weight, batch)
+            return super().evaluate(x, *graph)
+        edges, weight = self.read(x, *graph)
         if weight is not None:
             raise ValueError(
                 "the closed form has no gradient with respect to edge_weight: take "
                 "form='iterated', or detach it"
             )
-        cell = self.cell
-        return closed_form(
-            self.inject(x, edges, weight), cell.mixing, edges, cell.gamma, cell.power
-        )
+        u, cell = self.inject(x, edges, weight), self.cell
+        return solve_closed(u, cell.mixing, edges, cell.gamma, cell.power), ()
 
 
-def closed_form(u: Tensor, mixing: Tensor, edges: Edges, gamma: float, power: int = 1) -> Tensor:
+def solve_closed(u: Tensor, mixing: Tensor, edges: Edges, gamma: float, power: int = 1) -> Tensor:
     """Z = gamma S^p Z g + U by the eigenvectors of S and g, both symmetric; to any order.
 
     Args:
@@ -246,6 +228,8 @@ class MGNNI(GraphLayer):
         gamma, flow, normalise, self_loops, layer: as of `EIGNN`.
     """
 
+    entry = "encode"
+
     def __init__(
         self,
         in_channels: int,
@@ -268,11 +252,6 @@ class MGNNI(GraphLayer):
             each.encode = nn.Identity()  # all are driven by the same
         self.attend = nn.Linear(out_channels, out_channels)
         self.query = nn.Linear(out_channels, 1, bias=False)
-
-    @property
-    @override
-    def entry(self) -> nn.Module:
-        return self.encode
 
     @override
     def reset_parameters(self) -> None:
@@ -303,11 +282,6 @@ class MGNNI(GraphLayer):
         return (shares * states).sum(0)
 
     @override
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
-        return self.join(self.solve(x, edge_index, edge_weight, batch))
+    def evaluate(self, x: Tensor, *graph: Any) -> tuple[Tensor, tuple[Solution, ...]]:
+        solutions = self.solve(x, *graph)
+        return self.join(solutions), solutions

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import abc
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
 from equilibria.checks import check_within
-from equilibria.zoo.graph.model.edges import Edges, Flow, Normalise, checked, plain
-from equilibria.zoo.graph.model.implicit import GraphLayer, ImplicitGraphLayer, identity_, linear
+from equilibria.solve import Solution
+from equilibria.zoo.graph.model.edges import Edges, as_tensor, read_edges
+from equilibria.zoo.graph.model.implicit import GraphLayer, ImplicitGraphLayer, linear
 
 # --- constraint -----------------------------------------------------------------------------------
 
@@ -72,14 +72,14 @@ def perron_radius(
             falls by less in ten products.
         max_products: at most.
     """
-    edge_index = plain(edge_index)
+    edge_index = as_tensor(edge_index)
     if nodes is None and edge_index.layout is not torch.strided:
         nodes = edge_index.shape[0]
     if nodes is None:
         nodes = int(edge_index.max()) + 1 if edge_index.numel() else 1
     like = torch.zeros(nodes, 1, dtype=torch.float64, device=edge_index.device)
     weight = None if edge_weight is None else edge_weight.detach().double()
-    edges, _ = checked(like, edge_index, weight)
+    edges, _ = read_edges(like, edge_index, weight)
     v = torch.ones_like(like)
     largest = float(edges.multiply(v, False).max())
     shift, bound, before = 0.5 * largest, largest, largest
@@ -152,6 +152,8 @@ class IGNNCell(nn.Module):
 class _Weights(GraphLayer):
     """W inside its ball, Omega and their bound."""
 
+    entry = "omega"
+
     def __init__(
         self,
         in_channels: int,
@@ -162,53 +164,46 @@ class _Weights(GraphLayer):
         activation: str = "relu",
         initial: Initial = "identity",
         bias: bool = False,
-        flow: Flow = "source_to_target",
-        normalise: Normalise | None = "sym",
-        self_loops: bool = True,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            in_channels, out_channels, flow=flow, normalise=normalise, self_loops=self_loops
-        )
+        super().__init__(in_channels, out_channels, **options)
         if not 0 < kappa < 1:
             raise ValueError(f"kappa must lie between 0 and 1, exclusive; got {kappa}")
-        if normalise is None and radius is None:
+        if self.normalise is None and radius is None:
             raise ValueError(
                 "normalise is None, so the spectral radius of the graphs is unknown: give radius, "
                 "the largest eq.models.graph.perron_radius(edge_index, edge_weight) of them (1.0 "
                 "for a matrix that you have normalised), and self_loops=False if the matrix has "
                 "its self-loops"
             )
-        if normalise is not None and radius is not None:
-            raise ValueError(f"radius is given and normalise is {normalise!r}, which makes it 1")
+        if self.normalise is not None and radius is not None:
+            raise ValueError(
+                f"radius is given and normalise is {self.normalise!r}, which makes it 1"
+            )
         if radius is not None:
             check_within("(0, inf]", radius=radius)
         if initial not in ("identity", "uniform"):
             raise ValueError(f"initial must be 'identity' or 'uniform'; got {initial!r}")
         self.kappa = kappa
         # A self-loop adds 1 to the radius of a matrix that is not normalised afterwards.
-        self.bound = kappa / (1.0 if radius is None else radius + self_loops)
+        self.bound = kappa / (1.0 if radius is None else radius + self.self_loops)
         self.initial: Initial = initial
         self.omega = linear(in_channels, out_channels)
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
         self.activation = activation
 
     @property
-    @override
-    def entry(self) -> nn.Module:
-        return self.omega
-
-    @property
-    @abc.abstractmethod
     def recurrent(self) -> nn.Linear:
         """W."""
+        return next(part for part in self.modules() if isinstance(part, IGNNCell)).linear
 
+    @torch.no_grad()
     def _begin(self) -> None:
         weight = self.recurrent.weight
         if self.initial == "identity":
-            identity_(weight, self.bound)
+            nn.init.eye_(weight).mul_(self.bound)
         else:
-            with torch.no_grad():
-                nn.init.uniform_(weight, -1.0, 1.0).div_(len(weight) ** 0.5)
+            nn.init.uniform_(weight, -1.0, 1.0).div_(len(weight) ** 0.5)
         self.project_()
 
     @override
@@ -268,11 +263,6 @@ class IGNN(_Weights, ImplicitGraphLayer):
         self.deq = self.equilibrium(IGNNCell(out_channels, self.activation), layer or {})
         self._begin()
 
-    @property
-    @override
-    def recurrent(self) -> nn.Linear:
-        return cast(IGNNCell, self.deq.cell).linear
-
 
 class FiniteIGNN(_Weights):
     """The same cell applied a fixed number of times, from zero: the explicit counterpart.
@@ -289,22 +279,11 @@ class FiniteIGNN(_Weights):
         self.cell = IGNNCell(out_channels, self.activation)
         self._begin()
 
-    @property
     @override
-    def recurrent(self) -> nn.Linear:
-        return self.cell.linear
-
-    @override
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
-        edges, weight = self.read(x, edge_index, edge_weight, batch)
+    def evaluate(self, x: Tensor, *graph: Any) -> tuple[Tensor, tuple[Solution, ...]]:
+        edges, weight = self.read(x, *graph)
         u = self.inject(x, edges, weight)
         z = torch.zeros_like(u)
         for _ in range(self.steps):
             z = self.cell(z, u, edges, weight)
-        return z
+        return z, ()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import abc
+from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
 from equilibria.checks import check_within
 from equilibria.nn import DEQ
 from equilibria.solve import Anderson, Solution, shared
-from equilibria.zoo.graph.model.edges import Edges, Flow, Normalise, checked
+from equilibria.zoo.graph.model.edges import Edges, Flow, Normalise, read_edges
 
 
 def linear(inputs: int, outputs: int) -> nn.Linear:
@@ -22,18 +22,6 @@ def linear(inputs: int, outputs: int) -> nn.Linear:
     return nn.Linear(inputs, outputs, bias=False)
 
 
-def check_width(x: Tensor, entry: nn.Module) -> None:
-    """Refuse features that a linear map does not take; another map, or a lazy one, takes any.
-
-    Raises:
-        ValueError: naming both widths.
-    """
-    # A LazyLinear becomes a Linear as it learns its width.
-    known = isinstance(entry, nn.Linear) and not isinstance(entry, nn.LazyLinear)
-    if known and entry.in_features != x.shape[1]:
-        raise ValueError(f"x: expected {entry.in_features} features per node, got {x.shape[1]}")
-
-
 class GraphLayer(nn.Module, abc.ABC):
     """A layer with the interface of PyTorch Geometric's: it needs none of that package.
 
@@ -41,9 +29,15 @@ class GraphLayer(nn.Module, abc.ABC):
         in_channels: features of a node; -1 for those of the first call.
         out_channels: features that come out.
         flow: whether messages go from edge_index[0] to edge_index[1], or back.
-        normalise: "sym", "row" or None, see `Edges.normalised`.
+        normalise: "sym", "row" or None, see `Edges.normalise`.
         self_loops: each node sends itself a message of weight 1.
     """
+
+    entry: str
+    """The name of the map that features meet first."""
+
+    affine = False
+    """Whether a network applies the activation behind the layer."""
 
     def __init__(
         self,
@@ -67,33 +61,37 @@ class GraphLayer(nn.Module, abc.ABC):
         self.normalise: Normalise | None = normalise
         self.self_loops = self_loops
 
-    @property
-    @abc.abstractmethod
-    def entry(self) -> nn.Module:
-        """The map that features meet first."""
-
     def read(
-        self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None, batch: Tensor | None
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
     ) -> tuple[Edges, Tensor | None]:
         """Return the edges as the layer weighs them, and the weights where they have a gradient.
 
         Raises:
-            TypeError, ValueError: as of `checked`, or another number of features than the layer's.
+            TypeError, ValueError: as of `read_edges`, or another number of features than
+                the layer's.
         """
-        edges, tracked = checked(x, edge_index, edge_weight, batch, flow=self.flow)
-        check_width(x, self.entry)
+        edges, tracked = read_edges(x, edge_index, edge_weight, batch, flow=self.flow)
+        entry = getattr(self, self.entry)
+        # Another map, or a lazy one, takes any width; a LazyLinear becomes a Linear at its first.
+        known = isinstance(entry, nn.Linear) and not isinstance(entry, nn.LazyLinear)
+        if known and entry.in_features != x.shape[1]:
+            raise ValueError(f"x: expected {entry.in_features} features per node, got {x.shape[1]}")
+        weight = edges.weight if tracked is None else tracked
         if self.self_loops:
-            tracked = None if tracked is None else edges.looped_weight(tracked)
-            edges = edges.looped()
-        weight = edges.normalised(self.normalise, edges.weight if tracked is None else tracked)
-        edges = Edges(edges.sender, edges.receiver, weight.detach(), edges.nodes)
+            edges, weight = edges.add_loops(weight)
+        weight = edges.normalise(self.normalise, weight)
+        edges = replace(edges, weight=weight.detach())
         return edges, None if tracked is None else weight
 
     @abc.abstractmethod
     def reset_parameters(self) -> None:
         """Draw the weights anew."""
 
-    @abc.abstractmethod
+    @override
     def forward(
         self,
         x: Tensor,
@@ -108,6 +106,16 @@ class GraphLayer(nn.Module, abc.ABC):
             edge_index: `(2, edges)` int64, or a sparse adj_t `(nodes, nodes)`.
             edge_weight: `(edges,)`, >= 0; None for 1.
             batch: `(nodes,)` int64, ascending, the graph of each node; None for a single graph.
+        """
+        return self.evaluate(x, edge_index, edge_weight, batch)[0]
+
+    @abc.abstractmethod
+    def evaluate(self, x: Tensor, *graph: Any) -> tuple[Tensor, tuple[Solution, ...]]:
+        """Return what `forward` does, and the solutions of the equations inside.
+
+        Args:
+            x: of `forward`.
+            graph: edge_index, edge_weight and batch of `forward`.
         """
 
     @override
@@ -136,15 +144,9 @@ class ImplicitGraphLayer(GraphLayer):
     def inject(self, x: Tensor, edges: Edges, weight: Tensor | None) -> Tensor:
         """Return what the equation is driven by, `(nodes, out_channels)`."""
 
-    def operands(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> tuple[Any, ...]:
-        """Return the operands of the cell: injection, edges and weights."""
-        edges, weight = self.read(x, edge_index, edge_weight, batch)
+    def operands(self, x: Tensor, *graph: Any) -> tuple[Any, ...]:
+        """Return the operands of the cell, of what `evaluate` takes: injection, edges, weights."""
+        edges, weight = self.read(x, *graph)
         return self.inject(x, edges, weight), shared(edges), shared(weight)
 
     def solve(
@@ -169,18 +171,6 @@ class ImplicitGraphLayer(GraphLayer):
         return self.deq(*operands, coupled=True if batch is None else batch, **options)
 
     @override
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
-        value: Tensor = self.solve(x, edge_index, edge_weight, batch).value
-        return value
-
-
-@torch.no_grad()
-def identity_(weight: Tensor, scale: float) -> None:
-    """Fills a square matrix with scale times the identity."""
-    weight.zero_().fill_diagonal_(scale)
+    def evaluate(self, x: Tensor, *graph: Any) -> tuple[Tensor, tuple[Solution, ...]]:
+        solution = self.solve(x, *graph)
+        return solution.value, (solution,)

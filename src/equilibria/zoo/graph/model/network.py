@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +38,7 @@ class GCN(GraphLayer):
     """
 
     affine = True
-    """It leaves the activation to the network."""
+    entry = "linear"
 
     def __init__(
         self, in_channels: int, out_channels: int, *, bias: bool = True, **options: Any
@@ -48,11 +47,6 @@ class GCN(GraphLayer):
         self.linear = linear(in_channels, out_channels)
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
-    @property
-    @override
-    def entry(self) -> nn.Module:
-        return self.linear
-
     @override
     def reset_parameters(self) -> None:
         self.linear.reset_parameters()
@@ -60,16 +54,30 @@ class GCN(GraphLayer):
             nn.init.zeros_(self.bias)
 
     @override
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
-        edges, weight = self.read(x, edge_index, edge_weight, batch)
+    def evaluate(self, x: Tensor, *graph: Any) -> tuple[Tensor, tuple[Solution, ...]]:
+        edges, weight = self.read(x, *graph)
         y = edges(self.linear(x), weight)
-        return y if self.bias is None else y + self.bias
+        return (y if self.bias is None else y + self.bias), ()
+
+
+class NodeLayer(GraphLayer):
+    """A linear map of each node by itself, with the interface of a graph layer."""
+
+    affine = True
+    entry = "linear"
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels, normalise=None, self_loops=False)
+        self.linear = nn.Linear(in_channels, out_channels)
+
+    @override
+    def reset_parameters(self) -> None:
+        self.linear.reset_parameters()
+
+    @override
+    def evaluate(self, x: Tensor, *graph: Any) -> tuple[Tensor, tuple[Solution, ...]]:
+        self.read(x, *graph)  # what other networks refuse, this one does too
+        return self.linear(x), ()
 
 
 # --- network --------------------------------------------------------------------------------------
@@ -83,7 +91,7 @@ Inputs = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 @dataclass(frozen=True, kw_only=True)
 class GraphConfig(ClassifierConfig):
-    """What all networks for graphs have in common.
+    """A network of graph layers, and what reads its answer from the last state.
 
     Args:
         shape: (features,) of a node; null for that of the data.
@@ -94,7 +102,17 @@ class GraphConfig(ClassifierConfig):
         dropout: dropout rate before the readout, and between explicit layers.
         pool: how the states of a graph's nodes are pooled: "sum" or "mean".
         float64: compute in double precision: signals that fade over a hundred hops need it.
+        skips: a linear map of each layer's input is added to its output, with an ELU in between.
+        unit_states: divide each node's state by its length before the readout, so that a signal
+            counts where it has faded.
+        bias: whether the readout of nodes has a bias.
+        readout: "linear", or "last", where the last layer's state is the output, as wide as there
+            are classes. Graphs are read out by two linear maps with a ReLU in between.
     """
+
+    layer: ClassVar[type[GraphLayer]]
+    options: ClassVar[tuple[str, ...]] = ()
+    """Fields that a layer is made with, beside its widths."""
 
     shape: tuple[int, ...] | None = None
     classes: int | None = None
@@ -104,6 +122,10 @@ class GraphConfig(ClassifierConfig):
     dropout: float = 0.5
     pool: Literal["sum", "mean"] = "sum"
     float64: bool = False
+    skips: bool = False
+    unit_states: bool = False
+    bias: bool = True
+    readout: Literal["linear", "last"] = "linear"
 
     def __post_init__(self) -> None:
         check_fields(self, "[1, inf)", "hidden")
@@ -113,8 +135,12 @@ class GraphConfig(ClassifierConfig):
             raise ValueError(f"pool must be 'sum' or 'mean'; got {self.pool!r}")
         check_fields(self, "[0, 1)", "dropout")
         check_fields(self, "[0, 1)", "feature_dropout")
+        if self.readout not in ("linear", "last"):
+            raise ValueError(f"readout must be 'linear' or 'last'; got {self.readout!r}")
+        if self.readout == "last" and self.unit_states:
+            raise ValueError("unit_states is for the readout 'linear': it would normalise logits")
 
-    def known(self) -> tuple[int, int, Level]:
+    def facts(self) -> tuple[int, int, Level]:
         """Return features, classes and level.
 
         Raises:
@@ -127,35 +153,17 @@ class GraphConfig(ClassifierConfig):
             )
         return self.shape[0], self.classes, self.level
 
-
-@dataclass(frozen=True, kw_only=True)
-class StackConfig(GraphConfig):
-    """A network of layers and what reads its answer from the last state.
-
-    Args:
-        skips: a linear map of each layer's input is added to its output, with an ELU in between.
-        unit_states: divide each node's state by its length before the readout, so that a signal
-            counts where it has faded.
-        bias: whether the readout of nodes has a bias.
-        readout: "linear", or "last", where the last layer's state is the output, as wide as there
-            are classes. Graphs are read out by two linear maps with a ReLU in between.
-    """
-
-    skips: bool = False
-    unit_states: bool = False
-    bias: bool = True
-    readout: Literal["linear", "last"] = "linear"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.readout not in ("linear", "last"):
-            raise ValueError(f"readout must be 'linear' or 'last'; got {self.readout!r}")
-        if self.readout == "last" and self.unit_states:
-            raise ValueError("unit_states is for the readout 'linear': it would normalise logits")
-
-    @abc.abstractmethod
-    def layers(self, widths: Sequence[int], **layer: Any) -> list[nn.Module]:
+    def layers(self, widths: Sequence[int], **layer: Any) -> list[GraphLayer]:
         """Return a layer for each pair of neighbouring widths."""
+        options = {name: getattr(self, name) for name in self.options}
+        if self.implicit:
+            options["layer"] = layer
+        return [self.layer(a, b, **options) for a, b in pairwise(widths)]
+
+    @property
+    @override
+    def implicit(self) -> bool:
+        return hasattr(self.layer, "solve")
 
     @override
     def build(self, **layer: Any) -> Model:
@@ -164,7 +172,7 @@ class StackConfig(GraphConfig):
                 f"an explicit network has no equilibrium layer to take {', '.join(layer)}: leave "
                 "solver and adjoint out, or take the equilibrium model of the same cell"
             )
-        features, _, level = self.known()
+        features, _, level = self.facts()
         layers = self.layers([features, *self.hidden], **layer)
         single = len(layers) == 1 and isinstance(layers[0], ImplicitGraphLayer)
         plain = level == "node" and not self.skips and self.readout == "linear"
@@ -175,9 +183,9 @@ class StackConfig(GraphConfig):
 class _Read(nn.Module):
     """From the states of nodes to an answer for each node or graph."""
 
-    def __init__(self, config: StackConfig) -> None:
+    def __init__(self, config: GraphConfig) -> None:
         super().__init__()
-        _, classes, level = config.known()
+        _, classes, level = config.facts()
         self.config, width = config, config.hidden[-1]
         self.head: nn.Module = nn.Identity()
         if level == "graph":
@@ -230,11 +238,11 @@ def _features(inputs: Any, config: GraphConfig, like: Tensor, training: bool) ->
 class GraphNetwork(Model):
     """Graph layers one after another, and a readout."""
 
-    def __init__(self, config: StackConfig, layers: Sequence[nn.Module]) -> None:
+    def __init__(self, config: GraphConfig, layers: Sequence[GraphLayer]) -> None:
         super().__init__()
         self.config = config
         self.layers = nn.ModuleList(layers)
-        features, _, _ = config.known()
+        features, _, _ = config.facts()
         widths = [features, *config.hidden]
         self.skips = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths) if config.skips)
         self.read = _Read(config)
@@ -249,32 +257,24 @@ class GraphNetwork(Model):
         """Return the answer for each node or graph.
 
         Args:
-            x: a tuple (x, edge_index, edge_weight, batch), see `checked`.
+            x: a tuple (x, edge_index, edge_weight, batch), see `read_edges`.
             carry: None, since the model has no memory.
         """
         self.refuse_carry(carry)
         like = next(self.parameters())
-        z, *rest = _features(x, self.config, like, self.training)
-        graph = cast("tuple[Tensor, Tensor | None, Tensor | None]", tuple(rest))
+        z, *graph = _features(x, self.config, like, self.training)
         solutions: list[Solution] = []
         for number, layer in enumerate(self.layers):
             before, last = z, number == len(self.layers) - 1
-            if isinstance(layer, ImplicitGraphLayer):
-                solutions.append(layer.solve(before, *graph))
-                z = solutions[-1].value
-            elif callable(solve := getattr(layer, "solve", None)):
-                found = cast("tuple[Solution, ...]", solve(before, *graph))
-                solutions += found
-                z = cast(Any, layer).join(found)
-            else:
-                z = layer(before, *graph)
+            z, found = cast(GraphLayer, layer).evaluate(before, *graph)
+            solutions += found
             if self.config.skips:
                 z = z + self.skips[number](before)
                 z = z if last else nn.functional.elu(z)
-            elif getattr(layer, "affine", False) and not (last and self.config.readout == "last"):
+            elif layer.affine and not (last and self.config.readout == "last"):
                 z = z.relu()
                 z = z if last else dropout(z, self.config.dropout, self.training)
-        return Prediction(self.read(z, graph[2]), tuple(solutions))
+        return Prediction(self.read(z, graph[-1]), tuple(solutions))
 
     @override
     def constrain(self) -> None:
@@ -284,7 +284,7 @@ class GraphNetwork(Model):
 class NodeEquilibrium(EquilibriumModel):
     """One implicit graph layer, and a readout of each node."""
 
-    def __init__(self, config: StackConfig, layers: Sequence[nn.Module]) -> None:
+    def __init__(self, config: GraphConfig, layers: Sequence[GraphLayer]) -> None:
         super().__init__()
         self.config = config
         (self.layer,) = cast("Sequence[ImplicitGraphLayer]", layers)
@@ -311,7 +311,7 @@ class NodeEquilibrium(EquilibriumModel):
         """Solve for the equilibrium and read each node's answer from it.
 
         Args:
-            x: a tuple (x, edge_index, edge_weight, batch), see `checked`.
+            x: a tuple (x, edge_index, edge_weight, batch), see `read_edges`.
             carry: None, since the model has no memory.
             options: z0, warm, states and trace, as of `EquilibriumModel`.
         """
