@@ -15,7 +15,7 @@ from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.study import Context
 from equilibria.run.studies.training import Trained
 from equilibria.solve import Solver
-from equilibria.zoo.io.decode import resized
+from equilibria.zoo.io.decode import resize
 from equilibria.zoo.vision.task.classification import ClassificationTask
 
 LEVELS = ("highest", "1/2", "1/4", "1/8")
@@ -79,7 +79,7 @@ def _enlarged(run: Trained, side: int, count: int) -> Tensor:
     """Test images, resized from their own size, with the mean and deviation of the training's."""
     task = cast(ClassificationTask, run.task)
     own = replace(task.config, size=None, normalise=False).load(run.data_dir)
-    images = resized(own.sample("test", count).inputs, side)
+    images = resize(own.sample("test", count).inputs, side)
     return images if task.statistics is None else task.statistics.apply(images)
 
 

@@ -145,7 +145,7 @@ def test_derivatives_of_pictures_are_for_each_pixel_of_the_original(channels):
 
     def level(row, column):
         place = centre + torch.tensor([[row, column]], dtype=torch.float64)
-        return float(found.field.restored(found.decode(2 * place / size - 1).values) @ shares)
+        return float(found.field.restore(found.decode(2 * place / size - 1).values) @ shares)
 
     x = 2 * centre / size - 1
     h = 0.01
@@ -198,8 +198,8 @@ def test_a_sound_at_another_rate():
     assert first.field.shape == (40,) and second.field.rate == 250
     found = load(path)
     values = found.decode(found.field.points(time=found.field.ticks(250))).values
-    heard = second.field.restored(second.values)
-    torch.testing.assert_close(heard, found.field.restored(values).clamp(-1, 1), rtol=0, atol=2e-4)
+    heard = second.field.restore(second.values)
+    torch.testing.assert_close(heard, found.field.restore(values).clamp(-1, 1), rtol=0, atol=2e-4)
 
 
 def test_a_film_is_an_mp4():

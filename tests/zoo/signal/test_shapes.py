@@ -11,7 +11,7 @@ import torch
 from equilibria.run.data import DataError
 from equilibria.zoo.signal import data as signals
 from equilibria.zoo.signal.data import Mesh, Shape, read_mesh, read_shape, surface
-from equilibria.zoo.signal.data.mesh import closed
+from equilibria.zoo.signal.data.mesh import clean_mesh
 
 trimesh = pytest.importorskip("trimesh", reason="trimesh is not installed")
 pytest.importorskip("skimage", reason="scikit-image is not installed")
@@ -126,14 +126,14 @@ def test_what_is_no_mesh_is_named(tmp_path: Path, name: str, content: bytes, mes
 
 def test_triangles_are_checked() -> None:
     with pytest.raises(DataError, match="x has no triangles"):
-        closed(Mesh(np.zeros((0, 3)), np.zeros((0, 3), np.int64)), "x")
+        clean_mesh(Mesh(np.zeros((0, 3)), np.zeros((0, 3), np.int64)), "x")
     with pytest.raises(DataError, match="names a vertex that is not there"):
-        closed(Mesh(np.zeros((2, 3)), np.array([[0, 1, 2]])), "x")
+        clean_mesh(Mesh(np.zeros((2, 3)), np.array([[0, 1, 2]])), "x")
     with pytest.raises(DataError, match="encloses no volume"):
-        closed(Mesh(np.zeros((3, 3)), np.array([[0, 1, 2]])), "x")
+        clean_mesh(Mesh(np.zeros((3, 3)), np.array([[0, 1, 2]])), "x")
     # Corners that are written for each triangle anew are one place.
     loose = Mesh(cube().vertices[cube().faces].reshape(-1, 3), np.arange(36).reshape(-1, 3))
-    assert len(closed(loose, "x").vertices) == 8
+    assert len(clean_mesh(loose, "x").vertices) == 8
 
 
 @pytest.mark.parametrize("package", ["trimesh", "skimage.measure"])
@@ -156,7 +156,7 @@ def test_the_inside_of_a_torus_is_that_of_its_equation() -> None:
     shape = Shape.of(torus(256, 128), "torus")
     points, inside = shape.uniform(20_000, seed=0)
     assert points.dtype == torch.float32 and float(points.abs().max()) <= 1
-    place = shape.field.restored(points.double().numpy())
+    place = shape.field.restore(points.double().numpy())
     ring = np.hypot(place[:, 0], place[:, 1]) - 0.7
     distance = np.hypot(ring, place[:, 2]) - 0.3
     clear = abs(distance) > 2e-4  # the triangles cut corners of the round tube
@@ -180,7 +180,7 @@ def test_long_triangles_that_lie_askew() -> None:
     around = trimesh.creation.cylinder(radius=0.2, height=2, sections=200)
     shape = Shape.of(Mesh(np.array(around.vertices) @ turn.T, np.array(around.faces)), "rod")
     points, inside = shape.uniform(20_000, seed=0)
-    place = shape.field.restored(points.double().numpy()) @ turn
+    place = shape.field.restore(points.double().numpy()) @ turn
     distance = np.maximum(np.hypot(place[:, 0], place[:, 1]) / 0.2, abs(place[:, 2]))
     clear = abs(distance - 1) > 1e-3
     assert (inside.numpy()[clear] == (distance[clear] < 1)).all()
@@ -201,7 +201,7 @@ def test_a_hole_in_a_shape_is_outside() -> None:
 def test_points_near_the_surface_are_there() -> None:
     shape = Shape.of(torus(), "torus")
     points, inside = shape.near_surface(20_000, seed=3, noise=0.01)
-    place = shape.field.restored(points.double().numpy())
+    place = shape.field.restore(points.double().numpy())
     distance = np.hypot(np.hypot(place[:, 0], place[:, 1]) - 0.7, place[:, 2]) - 0.3
     assert distance.std() == pytest.approx(0.01 * shape.field.scale, rel=0.1)
     assert inside.float().mean() == pytest.approx(0.5, abs=0.03)
@@ -238,7 +238,7 @@ def test_near_surface_iou_takes_logits() -> None:
 
 def distances(shape: Shape, resolution: int) -> torch.Tensor:
     """What a network that knows the torus by heart would give: positive inside."""
-    place = shape.field.restored(shape.field.points(resolution)[:].double().numpy())
+    place = shape.field.restore(shape.field.points(resolution)[:].double().numpy())
     ring = np.hypot(place[:, 0], place[:, 1]) - 0.7
     return torch.tensor(0.3 - np.hypot(ring, place[:, 2])).reshape((resolution,) * 3)
 
@@ -289,7 +289,7 @@ def test_a_mesh_elsewhere_comes_back_to_its_place() -> None:
 def test_a_surface_that_leaves_the_cube_is_closed() -> None:
     field = Shape.of(cube(), "cube").field
     mesh = surface(torch.ones(5, 5, 5), field)
-    assert len(closed(mesh, "full").faces) == len(mesh.faces)
+    assert len(clean_mesh(mesh, "full").faces) == len(mesh.faces)
     assert volume(mesh) > 0
 
 

@@ -63,7 +63,7 @@ def test_a_palette_and_exif_are_as_a_viewer_shows_them(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # a quarter turn to the right
     save(tmp_path / "b.png", array, exif=exif)
-    turned = read(tmp_path / "b.png").field.restored(read(tmp_path / "b.png").values).round()
+    turned = read(tmp_path / "b.png").field.restore(read(tmp_path / "b.png").values).round()
     assert (turned.numpy() == np.rot90(array, -1)).all()
 
 
@@ -71,14 +71,14 @@ def test_cmyk_becomes_rgb(tmp_path: Path) -> None:
     Image.fromarray(pixels(8, 8, 4), "CMYK").save(tmp_path / "a.tiff")
     expected = np.array(Image.open(tmp_path / "a.tiff").convert("RGB"))
     found = read(tmp_path / "a.tiff")
-    assert (found.field.restored(found.values).round().numpy() == expected).all()
+    assert (found.field.restore(found.values).round().numpy() == expected).all()
 
 
 def test_an_image_at_another_size(tmp_path: Path) -> None:
     array = pixels(4, 6, 3)
     small = read_image(save(tmp_path / "a.png", array), (2, 3))
     expected = array.reshape(2, 2, 3, 2, 3).mean((1, 3))
-    np.testing.assert_allclose(small.field.restored(small.values).numpy(), expected, atol=1e-4)
+    np.testing.assert_allclose(small.field.restore(small.values).numpy(), expected, atol=1e-4)
 
 
 def transparent() -> np.ndarray:
@@ -195,7 +195,7 @@ def test_every_channel_of_every_format_is_read(
     assert signal.field.bits == abs(bits)
     assert float(signal.values.abs().max()) == 1
     assert -signal.field.low == signal.field.high == pytest.approx(0.6, abs=0.02)
-    error = abs(signal.field.restored(signal.values).numpy() - expected).max()
+    error = abs(signal.field.restore(signal.values).numpy() - expected).max()
     assert error <= (2**-6 if bits == 8 else 2**-15 + 1e-7)
 
 
@@ -218,7 +218,7 @@ def test_a_sound_at_another_rate_has_its_length_and_pitch(tmp_path: Path) -> Non
     assert low.field.rate == 11025 and low.field.shape == (11025,)
     middle = slice(1000, 10000)
     tone = 0.4 * np.sin(2 * np.pi * 440 * np.arange(11025) / 11025)
-    found = low.field.restored(low.values)[:, 0].numpy()
+    found = low.field.restore(low.values)[:, 0].numpy()
     assert abs(found[middle] - tone[middle]).max() < 5e-3
 
 
@@ -226,7 +226,7 @@ def test_a_part_of_a_sound(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.wav", TONE, 16)
     part = read_sound(path, start=0.05, seconds=0.025)
     expected = (TONE * 2**15).astype(np.int16)[400:600] / 2**15
-    np.testing.assert_allclose(part.field.restored(part.values)[:, 0], expected, atol=1e-6)
+    np.testing.assert_allclose(part.field.restore(part.values)[:, 0], expected, atol=1e-6)
     with pytest.raises(DataError, match=r"a\.wav is 0\.1125 s long: 0\.1 to 0\.2 s is no part"):
         read_sound(path, start=0.1, seconds=0.1)
 
@@ -283,11 +283,11 @@ def test_a_folder_of_frames_is_read_in_natural_order(tmp_path: Path) -> None:
     film = read(tmp_path / "film")
     assert film.field.kind == "film" and film.field.shape == (12, 4, 5)
     assert film.field.rate is None
-    assert (film.field.restored(film.values).round().numpy() == array).all()
+    assert (film.field.restore(film.values).round().numpy() == array).all()
     part = read_film(tmp_path / "film", frames=slice(2, 9, 3), size=(2, 5))
     assert part.field.shape == (3, 2, 5)
     expected = array[2:9:3].reshape(3, 2, 2, 5, 3).mean(2)
-    np.testing.assert_allclose(part.field.restored(part.values), expected, atol=1e-4)
+    np.testing.assert_allclose(part.field.restore(part.values), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -335,7 +335,7 @@ def test_a_video_is_a_film(tmp_path: Path) -> None:
             container.mux(packet)
     film = read(tmp_path / "a.mp4")
     assert film.field.shape == (3, 16, 32) and film.field.rate == 20
-    levels = film.field.restored(film.values).mean((1, 2, 3))
+    levels = film.field.restore(film.values).mean((1, 2, 3))
     assert (levels - torch.tensor([40.0, 120, 200])).abs().max() < 8
 
 

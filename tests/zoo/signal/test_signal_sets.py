@@ -27,9 +27,9 @@ def test_photographs_come_with_scikit_image() -> None:
     assert {each.field.shape for each in found.signals} == {(32, 32)}
     assert {each.field.channels for each in found.signals} == {1}
     camera = data.load("photographs", size=None, names=["camera"])["camera"]
-    pixels = camera.field.restored(camera.values).round().numpy()[:, :, 0]
+    pixels = camera.field.restore(camera.values).round().numpy()[:, :, 0]
     assert (pixels == skimage.camera()).all()
-    small = found["camera"].field.restored(found["camera"].values)[:, :, 0]
+    small = found["camera"].field.restore(found["camera"].values)[:, :, 0]
     np.testing.assert_allclose(small, pixels.reshape(32, 16, 32, 16).mean((1, 3)), atol=1e-4)
     assert found.checksum == data.load("photographs", size=32).checksum
     assert found.checksum != data.load("photographs", size=33).checksum
@@ -121,8 +121,8 @@ def test_the_recording(real: Path) -> None:
     part = data.load("bach", download=False, rate=11_025, start=2.0, seconds=1.5)[0]
     assert part.field.rate == 11_025 and abs(part.field.shape[0] - 16_537.5) < 1
     # The same music: below 4 kHz, the low rate holds all that the high one does.
-    long = whole.field.restored(whole.values)[88_200:][: 4 * 16_537, 0].numpy()
-    short = part.field.restored(part.values)[:16_537, 0].numpy()
+    long = whole.field.restore(whole.values)[88_200:][: 4 * 16_537, 0].numpy()
+    short = part.field.restore(part.values)[:16_537, 0].numpy()
     spectra = [
         abs(np.fft.rfft(wave * np.hanning(len(wave))))[: int(4000 * 1.5)] / len(wave)
         for wave in (long, short)

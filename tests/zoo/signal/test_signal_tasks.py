@@ -26,7 +26,7 @@ from equilibria.run.trainer import Trainer, TrainingError
 from equilibria.zoo.signal import data as signals
 from equilibria.zoo.signal.data import Signal
 from equilibria.zoo.signal.model import gradient
-from equilibria.zoo.signal.task import Described, GridTask, SignalRepresentation, suited_scale
+from equilibria.zoo.signal.task import Described, GridTask, SignalRepresentation, suggest_scale
 
 MODEL = {"name": "imfn", "inputs": None, "outputs": None, "width": 16, "scale": None}
 TREE = {
@@ -116,7 +116,7 @@ def test_each_kind_of_file_fills_in_the_network(png, wav, film):
         config = task.complete(recipes.parse(TREE).model)
         assert (config.inputs, config.outputs) == (inputs, outputs)
         assert config.scale == pytest.approx(scale)
-        assert suited_scale(task.signal.field, sines=True) == config.scale / 2
+        assert suggest_scale(task.signal.field, sines=True) == config.scale / 2
 
 
 def test_the_frequencies_suit_what_is_between_the_learned_pixels(png):
@@ -150,7 +150,7 @@ def test_grey_is_the_weighted_mean_of_colours(tmp_path):
     grey = SignalRepresentation(data=str(tmp_path / "c.png"), channels=1).load().signal
     r, g, b = picture(channels=3).astype(float).transpose(2, 0, 1)
     want = 0.299 * r + 0.587 * g + 0.114 * b
-    assert grey.field.restored(grey.values)[..., 0].numpy() == pytest.approx(want, abs=1e-4)
+    assert grey.field.restore(grey.values)[..., 0].numpy() == pytest.approx(want, abs=1e-4)
 
 
 @pytest.mark.parametrize(

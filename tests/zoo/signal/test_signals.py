@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from equilibria.run.data import DataError
 from equilibria.stability.patient import peak_bytes
-from equilibria.zoo.io.decode import resized
+from equilibria.zoo.io.decode import resize
 from equilibria.zoo.signal.data import Field, Points, ShapeField, Signal, field_of, iou, psnr
 
 IMAGE = Field(kind="image", shape=(4, 6), channels=3, low=0.0, high=255.0, bits=8)
@@ -89,7 +89,7 @@ def test_another_size_shows_the_same_picture(size: tuple[int, int]) -> None:
 
 def test_half_the_size_is_the_mean_of_areas() -> None:
     own = linear(IMAGE.points())
-    small = resized(own[None, None].float(), (2, 3))[0, 0].double()
+    small = resize(own[None, None].float(), (2, 3))[0, 0].double()
     torch.testing.assert_close(linear(IMAGE.points((2, 3))), small, atol=1e-6, rtol=0)
 
 
@@ -196,14 +196,14 @@ def test_a_shape_with_no_size_is_refused() -> None:
 @FIELDS
 def test_values_go_to_the_interval_and_back(field: Field) -> None:
     ends = torch.tensor([field.low, field.high, (field.low + field.high) / 2])
-    assert field.normalised(ends).tolist() == [-1, 1, 0]
+    assert field.normalise(ends).tolist() == [-1, 1, 0]
     raw = field.low + (field.high - field.low) * noise(100).double()
-    torch.testing.assert_close(field.restored(field.normalised(raw)), raw, rtol=0, atol=1e-5)
+    torch.testing.assert_close(field.restore(field.normalise(raw)), raw, rtol=0, atol=1e-5)
 
 
 def test_every_pixel_comes_back() -> None:
     pixels = torch.arange(256)
-    assert torch.equal(IMAGE.restored(IMAGE.normalised(pixels)).round().long(), pixels)
+    assert torch.equal(IMAGE.restore(IMAGE.normalise(pixels)).round().long(), pixels)
 
 
 # --- signals -------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_targets_are_in_the_order_of_points() -> None:
     values = torch.arange(24.0).reshape(4, 6, 1)
     signal = Signal.of("image", values, "ramp")
     assert (signal.field.low, signal.field.high) == (-23, 23)
-    torch.testing.assert_close(signal.field.restored(signal.targets)[:, 0].float(), values.ravel())
+    torch.testing.assert_close(signal.field.restore(signal.targets)[:, 0].float(), values.ravel())
     assert len(signal.points) == len(signal.targets)
 
 
@@ -261,7 +261,7 @@ def test_quarters_are_apart_and_where_the_whole_image_has_them() -> None:
 
 def test_a_smaller_signal_is_the_mean_of_areas() -> None:
     film = Signal.of("film", noise(2, 4, 6, 3), "x")
-    small = film.resized((2, 3))
+    small = film.resize((2, 3))
     assert small.field.shape == (2, 2, 3) and small.values.shape == (2, 2, 3, 3)
     expected = film.values.reshape(2, 2, 2, 3, 2, 3).mean((2, 4))
     torch.testing.assert_close(small.values, expected)
@@ -284,7 +284,7 @@ def test_psnr_of_a_sound_is_that_of_its_file() -> None:
     raw = 0.4 * (2 * noise(80, 1) - 1)
     signal = Signal.of("sound", raw, "x", rate=10.0)
     error = 0.01 * torch.ones(80, 1)
-    found = signal.field.normalised(raw + error)
+    found = signal.field.normalise(raw + error)
     assert signal.psnr(found) == pytest.approx(40, abs=1e-4)
 
 

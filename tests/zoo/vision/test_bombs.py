@@ -106,7 +106,7 @@ def test_an_image_of_too_many_pixels_is_named_and_not_decoded(
 @pytest.mark.filterwarnings("error::PIL.Image.DecompressionBombWarning")
 def test_pillows_own_warning_is_not_seen_as_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="more than the 64 megapixels"):
-        decode.identified(io.BytesIO(png(10_000, 10_000)), "big.png")
+        decode.identify_image(io.BytesIO(png(10_000, 10_000)), "big.png")
 
 
 def test_an_image_that_became_too_large_is_named_where_it_is_decoded() -> None:
@@ -155,7 +155,7 @@ def test_a_file_that_became_a_pipe_does_not_hang(tmp_path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(DataError, match="it is a named pipe"):
-        images.train.decoded()
+        images.train.decode_all()
 
 
 @pytest.mark.parametrize(

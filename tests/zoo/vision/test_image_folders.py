@@ -251,7 +251,7 @@ def test_channels_convert_every_image(pets: Path, channels: int, mode: str) -> N
     (pets / "cat" / "003.png").unlink()
     picture(1, mode="RGBA").save(pets / "cat" / "003.png")
     found = images.load(pets, channels=channels)
-    everything = found.train.decoded().inputs
+    everything = found.train.decode_all().inputs
     assert everything.shape == (27, channels, 12, 12)
     expected = np.asarray(Image.open(pets / found.train.names[5]).convert(mode))
     assert np.array_equal(everything[5].permute(1, 2, 0).squeeze(-1).numpy(), expected)
@@ -264,9 +264,9 @@ def test_the_middle_square_is_shown(tmp_path: Path) -> None:
         (tmp_path / label).mkdir()
         for number in range(2):
             Image.fromarray(wide).save(tmp_path / label / f"{number}.png")
-    assert (images.load(tmp_path, size=5).train.decoded().inputs[:, :, 1:-1, 1:-1] == 200).all()
+    assert (images.load(tmp_path, size=5).train.decode_all().inputs[:, :, 1:-1, 1:-1] == 200).all()
     whole = images.load(tmp_path, size=10, share=0.5).train
-    assert whole.decoded().inputs.float().mean() == 200
+    assert whole.decode_all().inputs.float().mean() == 200
 
 
 @pytest.mark.parametrize("smaller", [1, 2])
@@ -293,9 +293,9 @@ def test_photographs_are_upright(tmp_path: Path) -> None:
             Image.fromarray(half).save(tmp_path / label / f"{number}.png", exif=exif)
     found = images.load(tmp_path)
     assert found.shape == (3, 16, 8)
-    inputs = found.train.decoded().inputs
+    inputs = found.train.decode_all().inputs
     assert (inputs[:, :, :8] == 255).all() and (inputs[:, :, 8:] == 0).all()
-    part = images.load(tmp_path, size=4, channels=3).train.decoded().inputs
+    part = images.load(tmp_path, size=4, channels=3).train.decode_all().inputs
     assert part.float().mean() == pytest.approx(127.5, abs=2)
 
 
@@ -306,7 +306,7 @@ def test_a_truncated_image_is_found_by_decoding(tmp_path: Path, suffix: str) -> 
     bad.write_bytes(bad.read_bytes()[: len(bad.read_bytes()) // 2])
     found = images.load(tmp_path)
     train = found.train if f"b/001.{suffix}" in found.train.names else found.test
-    for read in (train.check, train.decoded, lambda: train[:]):
+    for read in (train.check, train.decode_all, lambda: train[:]):
         with pytest.raises(DataError, match=rf"b/001\.{suffix} is damaged"):
             read()
 

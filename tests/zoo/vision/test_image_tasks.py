@@ -18,7 +18,7 @@ from equilibria.run.tasks import Part
 from equilibria.run.tasks.normalisation import Statistics
 from equilibria.zoo.io import headers
 from equilibria.zoo.io import image_files as files
-from equilibria.zoo.io.decode import resized, weights
+from equilibria.zoo.io.decode import resize, weights
 from equilibria.zoo.io.selection import parts, shares
 from equilibria.zoo.vision.model.mdeq import MDEQConfig
 from equilibria.zoo.vision.model.single_scale import DenseConfig
@@ -107,8 +107,8 @@ def test_a_task_of_some_digits() -> None:
 def test_a_smaller_image_is_made_of_means() -> None:
     images = torch.rand(3, 2, 8, 8)
     expected = torch.nn.functional.avg_pool2d(images, 2)
-    assert torch.allclose(resized(images, 4), expected, atol=1e-6)
-    assert resized(images, 8) is images
+    assert torch.allclose(resize(images, 4), expected, atol=1e-6)
+    assert resize(images, 8) is images
 
 
 @pytest.mark.parametrize("new", [1, 3, 5, 7, 9, 16])
@@ -121,7 +121,7 @@ def test_resizing_keeps_what_is_constant_and_the_mean(new: int) -> None:
 
 def test_bytes_stay_bytes() -> None:
     images = torch.tensor([[[[0, 255], [255, 255]]]], dtype=torch.uint8)
-    assert resized(images, 1).tolist() == [[[[191]]]]
+    assert resize(images, 1).tolist() == [[[[191]]]]
 
 
 def test_files_are_seen_as_a_run_has_seen_a_named_set(tmp_path: Path) -> None:

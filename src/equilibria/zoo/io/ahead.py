@@ -14,8 +14,6 @@ from typing_extensions import override
 
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Order, Part
 
-__all__ = ["Ahead", "AheadFeed"]
-
 
 class Ahead:
     """Makes batches in a thread of its own, each one step before it is asked for.
@@ -70,7 +68,7 @@ class AheadFeed(Feed, abc.ABC):
         self.seed = seed
         self.order = Order(count, batch_size, seed)
         self.steps = self.order.steps
-        self._ahead = Ahead(self._made)
+        self._ahead = Ahead(self._make)
 
     @override
     def batch(self, step: int, part: Part = WHOLE) -> Batch:
@@ -82,7 +80,7 @@ class AheadFeed(Feed, abc.ABC):
         return self._ahead.batch(step, part)
 
     @abc.abstractmethod
-    def made(self, places: Tensor, step: int, part: Part) -> Batch:
+    def make_batch(self, places: Tensor, step: int, part: Part) -> Batch:
         """Return the batch of the samples at `places`: this process's part of a step."""
 
     def generator(self, step: int) -> torch.Generator:
@@ -90,10 +88,10 @@ class AheadFeed(Feed, abc.ABC):
         seed = random.Random(f"{self.stream} {self.seed} {step}").getrandbits(63)
         return torch.Generator().manual_seed(seed)
 
-    def drawn(self, step: int, part: Part, numbers: int) -> Tensor:
+    def draw_numbers(self, step: int, part: Part, numbers: int) -> Tensor:
         """Return so many numbers in [0, 1) for each sample of this process's part."""
         whole = torch.rand(self.order.batch_size, numbers, generator=self.generator(step))
         return whole[part.of(self.order.batch_size)]
 
-    def _made(self, step: int, part: Part) -> Batch:
-        return self.made(self.order.places(step, part), step, part)
+    def _make(self, step: int, part: Part) -> Batch:
+        return self.make_batch(self.order.places(step, part), step, part)

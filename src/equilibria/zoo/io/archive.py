@@ -52,13 +52,13 @@ def members(
     Raises:
         DataError: If the archive cannot be read, is damaged, or unpacks to too many bytes.
     """
-    for name, file in opened(path, wanted, largest):
+    for name, file in open_members(path, wanted, largest):
         with reading(path, *DAMAGED):
             content = file.read()
         yield name, content
 
 
-def opened(
+def open_members(
     path: Path, wanted: Callable[[str], bool], largest: int | None = None
 ) -> Iterator[tuple[str, IO[bytes]]]:
     """As `members`, with each file open for reading until the next one is asked for.
@@ -66,7 +66,7 @@ def opened(
     If reading one raises one of `DAMAGED`, it is for the caller to say what is damaged.
     """
     largest = LARGEST if largest is None else largest
-    with reading(path, *DAMAGED), open_file(path) as stored, _unpacked(stored) as unpacked:
+    with reading(path, *DAMAGED), open_file(path) as stored, _unpack(stored) as unpacked:
         for entry, file in entries(_Limited(unpacked, path, largest)):
             if wanted(name := entry.name.removeprefix("./")):
                 yield name, file
@@ -115,7 +115,7 @@ class _Header(tarfile.TarInfo):
             raise tarfile.ReadError(problem) from None
 
 
-def _unpacked(stored: BinaryIO) -> BinaryIO:
+def _unpack(stored: BinaryIO) -> BinaryIO:
     head = stored.read(6)
     stored.seek(0)
     unpack = next((each for magic, each in _PACKED.items() if head.startswith(magic)), None)

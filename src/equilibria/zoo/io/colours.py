@@ -8,8 +8,6 @@ import math
 
 import numpy as np
 
-__all__ = ["Lengths", "change_colours", "colour_png", "flow_colours", "legend"]
-
 _SEGMENTS: tuple[tuple[list[int], list[int], int], ...] = (
     # From which colour to which, in how many steps: perceptually alike steps need unlike numbers.
     ([255, 0, 0], [255, 255, 0], 15),

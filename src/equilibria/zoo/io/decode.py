@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _BLOCK = 2048
 
 
-def resized(images: Tensor, size: int | tuple[int, int]) -> Tensor:
+def resize(images: Tensor, size: int | tuple[int, int]) -> Tensor:
     """Return images in another size.
 
     A side that shrinks is averaged over areas: each new pixel is the mean of what it covers of the
@@ -120,7 +120,7 @@ def open_image(path: Path) -> io.BufferedReader:
     return file
 
 
-def identified(file: BinaryIO, name: str | Path) -> Image:
+def identify_image(file: BinaryIO, name: str | Path) -> Image:
     """Open an image without decoding it.
 
     Raises:
@@ -180,12 +180,12 @@ def orientation(image: Image) -> int:
     return found if found in _UPRIGHT else 1
 
 
-def turned(image: Image) -> bool:
+def is_on_side(image: Image) -> bool:
     """Whether the image is stored on its side."""
     return orientation(image) in (5, 6, 7, 8)
 
 
-def upright(image: Image, stored: int) -> Image:
+def turn_upright(image: Image, stored: int) -> Image:
     """The image as a viewer shows it, given its `orientation`."""
     from PIL import Image
 
@@ -211,7 +211,7 @@ def pixels(
         part: Given height and width of the image, the part that is shown. It is interpolated
             linearly, over as many pixels as one of the result covers. None: the image has the size
             already.
-        area: the part is brought to the size as `resized` does, by means over areas.
+        area: the part is brought to the size as `resize` does, by means over areas.
 
     Returns:
         uint8, ``(channels, height, width)``.
@@ -221,10 +221,10 @@ def pixels(
     """
     from PIL import Image
 
-    image = identified(io.BytesIO(content), name)
+    image = identify_image(io.BytesIO(content), name)
     refuse_pages(image, name)
     try:
-        width, height = image.size[::-1] if turned(image) else image.size
+        width, height = image.size[::-1] if is_on_side(image) else image.size
         box = None if part is None else part(height, width)
         if box is not None and size is not None:
             # A JPEG can be decoded at a half, a quarter or an eighth of its size; twice the
@@ -234,7 +234,7 @@ def pixels(
             image.draft(None, draft)
         stored = orientation(image)
         image.load()
-        image = upright(image, stored)
+        image = turn_upright(image, stored)
         image = image if image.mode == mode else _in_eight_bits(image).convert(mode)
         if box is not None and size is not None:
             top, left, high, wide = box
@@ -243,7 +243,7 @@ def pixels(
             # Rounding must not lead out of the image.
             corners = (left * x, top * y, min(right, image.width), min(bottom, image.height))
             if area:
-                return _averaged(np.array(image.crop(_whole(corners))), size)
+                return _average(np.array(image.crop(_whole(corners))), size)
             image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR, box=corners)
         found = np.array(image)
     except Exception as error:  # what a damaged file raises depends on its format
@@ -263,10 +263,10 @@ def _whole(corners: Box) -> tuple[int, int, int, int]:
     return left, top, right, bottom
 
 
-def _averaged(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+def _average(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """An image, (height, width) or with channels behind, at another size, channels first."""
     channels = torch.from_numpy(image).reshape(*image.shape[:2], -1).permute(2, 0, 1)
-    return resized(channels[None], size)[0].numpy()
+    return resize(channels[None], size)[0].numpy()
 
 
 def _in_eight_bits(image: Image) -> Image:

@@ -34,18 +34,18 @@ _UNLIKELY = ["cp037", "cp273", "cp424", "cp500", "cp875", "cp1026", "cp1140", "c
 """Encodings of mainframes, in which most bytes are letters, and others that hardly a text has."""
 
 
-def marked(head: bytes) -> str | None:
+def read_mark(head: bytes) -> str | None:
     """The codec that a byte order mark names; None without one."""
     return next((name for mark, name in _MARKS if head.startswith(mark)), None)
 
 
-def described(sample: bytes) -> str:
+def describe_encoding(sample: bytes) -> str:
     """What encoding a text that is not UTF-8 seems to have: ``"it looks like cp1252 (2 % ...)"``.
 
     The names are those that Python and iconv know, the likeliest first, by charset-normalizer, and
     the share of characters that are out of place is its measure of doubt.
     """
-    if name := marked(sample):
+    if name := read_mark(sample):
         return f"it is {name.upper()} by its byte order mark"
     try:
         from charset_normalizer import from_bytes
@@ -182,7 +182,7 @@ def read_lines(path: Path) -> Iterator[str]:
         check_size(path.stat().st_size, f"{path} has")
         sample = file.read(_SAMPLE)
         file.seek(0)
-        name = marked(sample) or "utf-8"
+        name = read_mark(sample) or "utf-8"
         lines = io.TextIOWrapper(file, encoding=name, newline="")
         try:
             for first in islice(lines, 1):  # Excel may begin with the separator, as sep=;
@@ -190,7 +190,7 @@ def read_lines(path: Path) -> Iterator[str]:
             yield from lines
         except UnicodeError:
             raise DataError(
-                f"{path} is not a table in UTF-8: {described(sample)}. Convert it, "
+                f"{path} is not a table in UTF-8: {describe_encoding(sample)}. Convert it, "
                 f"e.g. with iconv -f ENCODING -t UTF-8 {path.name}"
             ) from None
 
@@ -241,12 +241,12 @@ def find_format(paths: Sequence[Path], separator: Separator | None = None) -> Fo
     names: list[Separator] = list(SEPARATORS) if separator is None else [separator]
     forms = [Format(name, decimal) for name in names for decimal in (".", ",")]
     strict = separator is None
-    left, best = _fitting(forms, paths, strict, _HEAD)
+    left, best = _fit_formats(forms, paths, strict, _HEAD)
     if not left and strict:  # a name of a column may have a comma in it
-        left, best = _fitting(forms, paths, False, _HEAD)
+        left, best = _fit_formats(forms, paths, False, _HEAD)
         strict = False
     if len(left) > 1:
-        left, best = _fitting([*left], paths, strict, None)
+        left, best = _fit_formats([*left], paths, strict, None)
     kinds: dict[int, Format] = {}
     for form, read in left.items():
         kinds.setdefault(read, form)
@@ -261,7 +261,7 @@ def find_format(paths: Sequence[Path], separator: Separator | None = None) -> Fo
     return next(iter(left), best)
 
 
-def _fitting(
+def _fit_formats(
     forms: Sequence[Format], paths: Sequence[Path], strict: bool, size: int | None
 ) -> tuple[dict[Format, int], Format]:
     """The formats that fit all tables, each with a hash of what it read, and the likeliest.
@@ -278,7 +278,7 @@ def _fitting(
         if count > _FILES and len(left) < 2:
             break
         lines = _head(path, size)
-        read = {form: _parsed(lines, form, strict) for form in (fits if count <= _FILES else left)}
+        read = {form: _parse(lines, form, strict) for form in (fits if count <= _FILES else left)}
         for form, (values, share) in read.items():
             fits[form].append((share, len(values[0]) if values else 0))
         left = {
@@ -302,7 +302,7 @@ def _head(path: Path, size: int | None) -> list[str]:
     return lines
 
 
-def _parsed(
+def _parse(
     lines: Sequence[str], form: Format, strict: bool
 ) -> tuple[list[tuple[object, ...]], float]:
     """Names and numbers of some lines up to the first that does not fit, and what share fits."""

@@ -134,19 +134,19 @@ def size_of(root: Path, names: Sequence[str], headers: Sequence[Header]) -> tupl
 def _header(path: Path, whole: bool) -> tuple[Header, str]:
     """The header of a file, and what its checksum is made of."""
     with decode.open_image(path) as file, reading(path):
-        image = decode.identified(file, path)
+        image = decode.identify_image(file, path)
         decode.refuse_pages(image, path)
-        read = described(image)
+        read = read_header(image)
         if not whole:
             return read, str(path.stat().st_size)
         file.seek(0)
         return read, hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def described(image: Image) -> Header:
+def read_header(image: Image) -> Header:
     """The header of an image that is open and not decoded."""
     width, height = image.size
-    if decode.turned(image):
+    if decode.is_on_side(image):
         width, height = height, width
     # Pillow reads colours of 16 bits as those of 8 without a word; the decoder's arguments tell.
     deep = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))

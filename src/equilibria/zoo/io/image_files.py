@@ -19,9 +19,6 @@ from equilibria.run.data.storage import DataError, reading, track
 from equilibria.zoo.io import decode
 from equilibria.zoo.io.decode import Box
 
-__all__ = ["read"]
-
-
 # --- crops ----------------------------------------------------------------------------------------
 
 # Random parts of an image: which box is cut out.
@@ -74,7 +71,7 @@ class View:
         shape: Channels, height and width of an image as it is given out.
         fits: Whether files have that height and width already, and are shown as a whole.
         share: The part of an image's shorter side that is shown otherwise, its middle.
-        area: Images are brought to `shape` as `resized` does, by means over areas.
+        area: Images are brought to `shape` as `resize` does, by means over areas.
     """
 
     shape: tuple[int, int, int]
@@ -103,7 +100,7 @@ class View:
         channels, height, width = self.shape
         part = None if self.fits else self._middle
         if drawn is not None:
-            part = partial(_drawn, drawn, smallest)
+            part = partial(_draw_box, drawn, smallest)
         mode = "RGB" if channels == 3 else "L"
         return decode.pixels(content, name, mode, (height, width), part, self.area)
 
@@ -114,7 +111,7 @@ class View:
         return (height - high) / 2, (width - wide) / 2, high, wide
 
 
-def _drawn(numbers: Tensor, smallest: float, height: int, width: int) -> Box:
+def _draw_box(numbers: Tensor, smallest: float, height: int, width: int) -> Box:
     """The part of an image that some numbers decide."""
     top, left, high, wide = boxes(numbers[None], smallest, height, width)[0].tolist()
     return top, left, high, wide
@@ -148,7 +145,7 @@ def read(path: Path, *, grey: str | None = None) -> Tensor:
     """
     with decode.open_image(path) as file, reading(path):
         content = file.read()
-    image = decode.identified(io.BytesIO(content), path)
+    image = decode.identify_image(io.BytesIO(content), path)
     decode.refuse_pages(image, path)
     mode = image.mode
     if mode.startswith(("I", "F")) or _deep_png(content):
@@ -164,7 +161,7 @@ def read(path: Path, *, grey: str | None = None) -> Tensor:
     try:
         stored = decode.orientation(image)
         image.load()
-        image = decode.upright(image, stored)
+        image = decode.turn_upright(image, stored)
         if "A" in mode or "a" in mode or "transparency" in image.info:
             image = image.convert("RGBA")
             lowest = image.getchannel("A").getextrema()[0]
@@ -209,7 +206,7 @@ class ImageFiles:
         shape: Channels, height and width of an image as it is given out.
         fits: Whether the files have that height and width already, and are shown as a whole.
         share: The part of an image's shorter side that is shown otherwise, its middle.
-        area: Images are brought to `shape` as `resized` does, by means over areas.
+        area: Images are brought to `shape` as `resize` does, by means over areas.
     """
 
     root: Path
@@ -257,13 +254,13 @@ class ImageFiles:
         names = [self.names[int(place)] for place in places.tolist()]
         found = torch.empty(count, *self.shape, dtype=torch.uint8)
         decoded = decode.in_threads(
-            lambda k: self._decoded(names[k], rows[k], smallest), range(count)
+            lambda k: self._decode(names[k], rows[k], smallest), range(count)
         )
         for place, image in enumerate(decoded):
             found[place] = torch.from_numpy(image)
         return found
 
-    def decoded(self) -> Split:
+    def decode_all(self) -> Split:
         """All images in memory, as uint8.
 
         Raises:
@@ -290,10 +287,10 @@ class ImageFiles:
         return len(self) * channels * height * width
 
     def _all(self) -> Iterator[np.ndarray]:
-        decoded = decode.in_threads(self._decoded, self.names)
+        decoded = decode.in_threads(self._decode, self.names)
         return track(decoded, len(self), "Reading images")
 
-    def _decoded(self, name: str, drawn: Tensor | None = None, smallest: float = 1.0) -> np.ndarray:
+    def _decode(self, name: str, drawn: Tensor | None = None, smallest: float = 1.0) -> np.ndarray:
         path = self.root / name
         with decode.open_image(path) as file, reading(path):
             content = file.read()

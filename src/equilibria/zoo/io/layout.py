@@ -75,9 +75,9 @@ def read(root: Path, *, whole: bool = False, share: float = _TEST_SHARE) -> Layo
     if set(_folders(root)) <= {TRAIN, TEST, *VALID} and not _folders(root / TRAIN):
         raise DataError(f"{root} has no class folders: {EXPECTED}")
     if _folders(root / TRAIN):
-        groups = _parted(root)
+        groups = _find_parts(root)
     else:
-        groups = {TRAIN: {}, TEST: _group(root, "")} if whole else _divided(root, share)
+        groups = {TRAIN: {}, TEST: _group(root, "")} if whole else _divide_classes(root, share)
     labels = tuple(groups[TRAIN] or groups[TEST])
     if set(labels) == MASKED:
         raise DataError(
@@ -89,7 +89,7 @@ def read(root: Path, *, whole: bool = False, share: float = _TEST_SHARE) -> Layo
             f"{root} has a single class, {labels[0]}: there is nothing to classify. {EXPECTED}"
         )
     number = {label: place for place, label in enumerate(labels)}
-    interleaved = {part: list(_interleaved(group)) for part, group in groups.items()}
+    interleaved = {part: list(_interleave(group)) for part, group in groups.items()}
     return Layout(
         root=root,
         labels=labels,
@@ -98,7 +98,7 @@ def read(root: Path, *, whole: bool = False, share: float = _TEST_SHARE) -> Layo
     )
 
 
-def _parted(root: Path) -> dict[str, Group]:
+def _find_parts(root: Path) -> dict[str, Group]:
     """The parts of a folder that has ``train`` and others."""
     valid = [name for name in VALID if (root / name).is_dir()]
     if len(valid) > 1:
@@ -124,7 +124,7 @@ def _parted(root: Path) -> dict[str, Group]:
     return groups
 
 
-def _divided(root: Path, share: float) -> dict[str, Group]:
+def _divide_classes(root: Path, share: float) -> dict[str, Group]:
     """The parts of a folder of classes: of each class, a share is to test on."""
     train, test = {}, {}
     for label, names in _group(root, "").items():
@@ -181,7 +181,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
     return sorted(entries, key=lambda entry: entry.name)
 
 
-def _interleaved(group: Group) -> Iterator[tuple[str, str]]:
+def _interleave(group: Group) -> Iterator[tuple[str, str]]:
     """Names with their classes: the first of each class, the second of each, ..."""
     for row in itertools.zip_longest(*group.values()):
         for label, name in zip(group, row, strict=True):

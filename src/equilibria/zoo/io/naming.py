@@ -8,9 +8,6 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-__all__ = ["PictureError", "natural_key", "pictures"]
-
-
 # --- natural --------------------------------------------------------------------------------------
 
 # An order of files in which image 9 comes before image 10.

@@ -99,7 +99,7 @@ class Remote:
             quote(self.files[0], safe=_PATH) if len(self.files) == 1 else ""
         )
 
-    def unpacked(
+    def as_folder(
         self, names: tuple[str, ...], *inside: str, checksums: Mapping[str, str]
     ) -> Remote:
         """The files that are in this archive, where somebody unpacked it."""
@@ -199,12 +199,12 @@ class Files:
     @property
     def remote(self) -> Remote:
         """The form that is read."""
-        return self._found[0]
+        return self._location[0]
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """The files of `remote`, in its order."""
-        return self._found[1]
+        return self._location[1]
 
     @property
     def title(self) -> str:
@@ -230,7 +230,7 @@ class Files:
         )
 
     @cached_property
-    def _found(self) -> tuple[Remote, tuple[Path, ...]]:
+    def _location(self) -> tuple[Remote, tuple[Path, ...]]:
         official = self._official
         if not official[0].files:
             return official[0], ()
@@ -312,19 +312,19 @@ def tensors(name: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tenso
     from safetensors.torch import save
 
     path = cache() / f"{name}.safetensors"
-    if (found := _restored(path)) is not None:
+    if (found := _read_cache(path)) is not None:
         return found
     with writing(path, "XDG_CACHE_HOME"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_suffix(".lock")):
-            if (found := _restored(path)) is None:  # else another process was faster
+            if (found := _read_cache(path)) is None:  # else another process was faster
                 found = make()
                 content = save(found, {"checksum": _digest(found)})
                 files.write(path, lambda file: file.write(content), flush=False)
     return found
 
 
-def _restored(path: Path) -> dict[str, Tensor] | None:
+def _read_cache(path: Path) -> dict[str, Tensor] | None:
     """The content of a file; None if there is none, or it is damaged."""
     from safetensors import SafetensorError, safe_open
 

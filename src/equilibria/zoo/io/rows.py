@@ -16,8 +16,6 @@ from typing import Any, TextIO
 from equilibria import files
 from equilibria.run.lock import lock
 
-__all__ = ["Journal", "JournalError", "Layout", "journal"]
-
 ABOUT = "about.json"
 
 FLUSHED = 1.0
@@ -93,7 +91,7 @@ def journal(
         rows = folder / layout.rows
         content = rows.read_bytes() if rows.exists() else b""
         lines = content.split(b"\n")[:-1]  # without what is left of a row
-        kept = b"".join(line + b"\n" for line in lines if _drawn(folder, line, layout))
+        kept = b"".join(line + b"\n" for line in lines if _has_pictures(folder, line, layout))
         if kept != content or not rows.exists():
             files.write_bytes(rows, kept)
         with rows.open("a", encoding="utf-8") as file:
@@ -103,7 +101,7 @@ def journal(
                 os.fsync(file.fileno())
 
 
-def _drawn(folder: Path, line: bytes, layout: Layout) -> bool:
+def _has_pictures(folder: Path, line: bytes, layout: Layout) -> bool:
     """Whether the pictures of a row are there: pictures are not flushed to the disk one by one."""
     try:
         row = files.from_json(line.decode())
@@ -135,14 +133,14 @@ def _check(folder: Path, about: Mapping[str, Any], overwrite: bool) -> None:
         ) from None
     for key in {**about, **before}:
         if before.get(key) != about.get(key):
-            what = _differing(key, before.get(key), about.get(key))
+            what = _describe_change(key, before.get(key), about.get(key))
             raise JournalError(
                 f"{folder} holds predictions {what}: start again with --overwrite, or name another "
                 "folder with --out"
             )
 
 
-def _differing(key: str, before: Any, now: Any) -> str:
+def _describe_change(key: str, before: Any, now: Any) -> str:
     """By what predictions differ from those of this call."""
     if key == "run":
         return f"of another run, {before}"

@@ -32,7 +32,7 @@ def parts(
     Raises:
         ValueError: there are not so many; the message says how many there are.
     """
-    groups = _shuffled(targets, len(labels))
+    groups = _shuffle(targets, len(labels))
     sizes = [len(group) for group in groups]
     aside: Tensor | None = None
     if valid is not None:
@@ -43,11 +43,11 @@ def parts(
                 f"classes: at most {max(0, most)} can be set aside"
             )
         counts = shares(sizes, valid)
-        aside = _taken(groups, counts)
+        aside = _take(groups, counts)
         groups = [group[count:] for group, count in zip(groups, counts, strict=True)]
     if samples is not None:
-        groups = _balanced(groups, labels, samples)
-    return _taken(groups, [len(group) for group in groups]), aside
+        groups = _balance(groups, labels, samples)
+    return _take(groups, [len(group) for group in groups]), aside
 
 
 def groups(members: Tensor, share: float) -> Tensor:
@@ -116,7 +116,7 @@ def shares(sizes: list[int], count: int) -> list[int]:
     return taken
 
 
-def _balanced(groups: list[Tensor], labels: Sequence[str], samples: int) -> list[Tensor]:
+def _balance(groups: list[Tensor], labels: Sequence[str], samples: int) -> list[Tensor]:
     each, rest = divmod(samples, len(groups))
     counts = [each + (place < rest) for place in range(len(groups))]
     if each == 0:
@@ -134,13 +134,13 @@ def _balanced(groups: list[Tensor], labels: Sequence[str], samples: int) -> list
     return [group[:count] for group, count in zip(groups, counts, strict=True)]
 
 
-def _shuffled(targets: Tensor, classes: int) -> list[Tensor]:
+def _shuffle(targets: Tensor, classes: int) -> list[Tensor]:
     """The places of each class, in an order of its own."""
     generator = torch.Generator().manual_seed(_SEED)
     groups = [torch.nonzero(targets == label)[:, 0] for label in range(classes)]
     return [group[torch.randperm(len(group), generator=generator)] for group in groups]
 
 
-def _taken(groups: list[Tensor], counts: list[int]) -> Tensor:
+def _take(groups: list[Tensor], counts: list[int]) -> Tensor:
     """The first of each group, in ascending order."""
     return torch.cat([g[:count] for g, count in zip(groups, counts, strict=True)]).sort().values

@@ -14,9 +14,6 @@ from equilibria.run.data.dataset import Samples
 from equilibria.run.models import ClassifierConfig, ModelConfig
 from equilibria.zoo.io.remote import Files
 
-__all__ = ["complete_classifier"]
-
-
 # --- tokens ---------------------------------------------------------------------------------------
 
 # What all tasks on tokens share: the vocabulary of the model.
@@ -223,7 +220,7 @@ def digest(*splits: Sequences) -> str:
     return f"sha256:{total.hexdigest()}"
 
 
-def padded(sequences: list[Tensor]) -> tuple[Tensor, Tensor | None]:
+def pad_sequences(sequences: list[Tensor]) -> tuple[Tensor, Tensor | None]:
     """Sequences ``(time, ...)`` of any lengths side by side, and their lengths if they differ."""
     lengths = torch.tensor([len(each) for each in sequences])
     inputs = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)

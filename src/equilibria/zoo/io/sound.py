@@ -61,7 +61,7 @@ def decode(
     content: bytes, name: str | os.PathLike[str], channel: int | None = None
 ) -> tuple[Tensor, int]:
     """What `read` gives, from the content of a file; `name` is for messages."""
-    samples, rate, _ = _decoded(content, name)
+    samples, rate, _ = _decode(content, name)
     count = samples.shape[1]
     if channel is not None:
         if not 1 <= channel <= count:
@@ -92,7 +92,7 @@ def read_channels(path: str | os.PathLike[str]) -> tuple[Tensor, int, int]:
     Raises:
         DataError: As `read`.
     """
-    samples, rate, bits = _decoded(_content(Path(path)), path)
+    samples, rate, bits = _decode(_content(Path(path)), path)
     return torch.from_numpy(samples.astype(np.float32)), rate, bits
 
 
@@ -104,7 +104,7 @@ def _content(path: Path) -> bytes:
     return content
 
 
-def _decoded(content: bytes, name: str | os.PathLike[str]) -> tuple[np.ndarray, int, int]:
+def _decode(content: bytes, name: str | os.PathLike[str]) -> tuple[np.ndarray, int, int]:
     """Samples, ``(samples, channels)``, their rate and their bits."""
     soundfile = require("soundfile", "soundfile", "cli", f"the recording {name}")
     content = _whole(content, name)
@@ -354,10 +354,10 @@ def samples(wave: Tensor, rate: int, name: str | Path) -> Tensor:
     Raises:
         DataError: If the rate is not within `RATES`.
     """
-    return resampled(wave, rate, RATE, name)
+    return resample(wave, rate, RATE, name)
 
 
-def resampled(wave: Tensor, rate: int, new: int, name: str | Path) -> Tensor:
+def resample(wave: Tensor, rate: int, new: int, name: str | Path) -> Tensor:
     """A recording at another rate, by a polyphase filter that cuts what the rate cannot hold.
 
     Args:

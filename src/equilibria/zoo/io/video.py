@@ -16,20 +16,6 @@ from equilibria import files
 from equilibria.run.data.storage import DataError
 from equilibria.zoo.io import decode
 
-__all__ = [
-    "ANIMATED",
-    "ENDINGS",
-    "WRITTEN",
-    "check_written",
-    "frames_in",
-    "gif",
-    "import_av",
-    "rate_of",
-    "read",
-    "write",
-]
-
-
 # --- film -----------------------------------------------------------------------------------------
 
 # Videos: animated images by Pillow, other files by PyAV, the extra `video`.
@@ -68,7 +54,7 @@ def frames_in(path: Path) -> int:
         DataError: it cannot be read or is no image.
     """
     with decode.open_image(path) as file:
-        return getattr(decode.identified(file, path), "n_frames", 1)
+        return getattr(decode.identify_image(file, path), "n_frames", 1)
 
 
 def read(path: Path) -> Iterator[Tensor]:
@@ -96,7 +82,7 @@ def _animation(path: Path) -> Iterator[Tensor]:
     from PIL import ImageSequence
 
     with decode.open_image(path) as file:
-        image = decode.identified(file, path)
+        image = decode.identify_image(file, path)
         try:
             for frame in ImageSequence.Iterator(image):
                 yield _channels_first(np.array(frame.convert("RGB")))
@@ -117,7 +103,7 @@ def rate_of(path: Path) -> float | None:
     """
     if path.suffix.lower() in ANIMATED:
         with decode.open_image(path) as file:
-            duration = decode.identified(file, path).info.get("duration")
+            duration = decode.identify_image(file, path).info.get("duration")
         return 1000 / duration if duration else None
     module = import_av(path, "reading")
     try:

@@ -239,12 +239,12 @@ def iterate_words(texts: Iterable[str]) -> Iterator[list[str]]:
         if found and not text[-1].isspace():
             begun = found.pop()[: LONGEST + 1]  # enough to know that it is too long
         if found:
-            yield _shortened(found)
+            yield _drop_long(found)
     if begun:
-        yield _shortened([begun])
+        yield _drop_long([begun])
 
 
-def _shortened(found: list[str]) -> list[str]:
+def _drop_long(found: list[str]) -> list[str]:
     if max(map(len, found)) <= LONGEST:
         return found
     return [word if len(word) <= LONGEST else UNKNOWN for word in found]
@@ -279,7 +279,7 @@ def build_vocabulary(
         return most_frequent(counts.items(), unit, **limits)
     runs.append(_write_run(counts, scratch / f"counts-{len(runs)}.txt"))
     counts.clear()
-    vocabulary = most_frequent(_merged(runs), unit, **limits)
+    vocabulary = most_frequent(_merge_runs(runs), unit, **limits)
     for run in runs:
         run.unlink()
     return vocabulary
@@ -305,7 +305,7 @@ def _entries(file: TextIO) -> Iterator[tuple[str, int]]:
         yield word, int(number)
 
 
-def _merged(runs: list[Path]) -> Iterator[tuple[str, int]]:
+def _merge_runs(runs: list[Path]) -> Iterator[tuple[str, int]]:
     """Each word of some sorted runs, once, with the sum of its counts."""
     files = [run.open(encoding="utf-8", newline="\n") for run in runs]
     try:

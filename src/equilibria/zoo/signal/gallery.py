@@ -15,8 +15,6 @@ from equilibria.words import percent
 from equilibria.zoo.signal.data import Points
 from equilibria.zoo.signal.task import GridTask, ShapeTask
 
-__all__ = ["GALLERY"]
-
 _FRAMES = 3
 """Frames of a film that are shown."""
 
@@ -78,7 +76,7 @@ def _hang(
     for number in range(count):
         place = (2 * number + 1) * len(pictures) // (2 * count)
         rows = torch.arange(place * size, (place + 1) * size)
-        seen = _seen(model, signal.points, rows, batch)
+        seen = _evaluate(model, signal.points, rows, batch)
         target = pictures[place]
         found = seen.output.reshape(target.shape)
         if task.fit == "gradient":
@@ -99,7 +97,7 @@ def _section(
     axes = [line, line, line]
     axes[axis] = middle
     points = Points((axes[0], axes[1], axes[2]))
-    seen = _seen(model, points, torch.arange(len(points)), batch)
+    seen = _evaluate(model, points, torch.arange(len(points)), batch)
     truth = task.shape.inside(points[:]).float().reshape(_SIDE, _SIDE, 1)
     told = seen.output.float().sigmoid().reshape(_SIDE, _SIDE, 1)
     error = ((told > 0.5).float() - truth).abs()[..., 0]
@@ -133,7 +131,7 @@ def _add(
     )
 
 
-def _seen(model: Model, points: Points, rows: Tensor, batch: int) -> _Seen:
+def _evaluate(model: Model, points: Points, rows: Tensor, batch: int) -> _Seen:
     outputs, evals, status = list[Tensor](), list[Tensor](), list[Tensor]()
     for part in rows.split(batch):
         found = model(points[part])

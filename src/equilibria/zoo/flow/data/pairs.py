@@ -152,7 +152,7 @@ class PairFiles:
         """
         path = self.root / self.files[place].first
         with decode.open_image(path) as file, reading(path):
-            image = decode.identified(file, path)
+            image = decode.identify_image(file, path)
             return image.height, image.width
 
     def first(self, place: int) -> Tensor:
@@ -238,7 +238,7 @@ def _content(path: Path) -> bytes:
 def _image(path: Path) -> Tensor:
     """An image of 8-bit RGB, uint8, ``(3, height, width)``."""
     content = _content(path)
-    image = decode.identified(io.BytesIO(content), path)
+    image = decode.identify_image(io.BytesIO(content), path)
     # Pillow reads colours of 16 bits as those of 8 without a word; the decoder's arguments tell.
     deep = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
     if deep or image.mode[:1] in ("I", "F"):

@@ -22,7 +22,7 @@ from equilibria.run.registry import find as registered
 from equilibria.run.registry import resolve
 from equilibria.zoo.flow.data.pairs import FlowSet, PairFiles
 from equilibria.zoo.io import decode
-from equilibria.zoo.io.decode import resized
+from equilibria.zoo.io.decode import resize
 from equilibria.zoo.io.image_files import MEMORY
 from equilibria.zoo.io.layout import STRAY
 
@@ -184,7 +184,7 @@ def _bounded(image: Tensor) -> Tensor:
     shrink = SIDE / max(high, wide)
     if shrink >= 1:
         return image
-    return resized(image[None], (max(1, round(high * shrink)), max(1, round(wide * shrink))))[0]
+    return resize(image[None], (max(1, round(high * shrink)), max(1, round(wide * shrink))))[0]
 
 
 def _read(images: Iterable[Tensor], where: object) -> list[Tensor]:

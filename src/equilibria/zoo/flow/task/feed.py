@@ -378,8 +378,8 @@ class FlowFeed(AheadFeed):
         self.pairs, self.view = pairs, view
 
     @override
-    def made(self, places: Tensor, step: int, part: Part) -> Batch:
-        return batch_of(self._seen(places, self.drawn(step, part, DRAWS)))
+    def make_batch(self, places: Tensor, step: int, part: Part) -> Batch:
+        return batch_of(self._seen(places, self.draw_numbers(step, part, DRAWS)))
 
     def _seen(self, places: Tensor, drawn: Tensor) -> Pair:
         alike = len({(self.view(k), self.pairs.size(k)) for k in places.tolist()}) == 1

@@ -134,6 +134,6 @@ PPI = Entry(
     read=read,
     remotes=(
         _ARCHIVE,
-        _ARCHIVE.unpacked(_NAMES, "ppi", "PPI", "ppi/raw", "PPI/raw", checksums={}),
+        _ARCHIVE.as_folder(_NAMES, "ppi", "PPI", "ppi/raw", "PPI/raw", checksums={}),
     ),
 )

@@ -290,7 +290,7 @@ def _entry(name: str, size: str) -> Entry:
         inside=("tu", "TU", low, "."),
     )
     names = tuple(f"{name}_{part}.txt" for part in (*_NEEDED, _NODES[0]))
-    unpacked = archive.unpacked(names, *inside, name, low, ".", checksums={})
+    unpacked = archive.as_folder(names, *inside, name, low, ".", checksums={})
     return Entry(name=low, title=name, read=partial(read, name=name), remotes=(archive, unpacked))
 
 

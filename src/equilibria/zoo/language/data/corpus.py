@@ -22,7 +22,7 @@ from equilibria.run.data.storage import DataError, open_file, reading, writing
 from equilibria.words import plural
 from equilibria.zoo.io import download, remote
 from equilibria.zoo.io.archive import DAMAGED_ZIP, find_member, open_zip
-from equilibria.zoo.io.delimited import described
+from equilibria.zoo.io.delimited import describe_encoding
 from equilibria.zoo.io.vocabulary import (
     UNITS,
     Unit,
@@ -258,9 +258,9 @@ def _not_utf8(piece: Piece, place: int, data: bytes, error: UnicodeDecodeError) 
     around = data[max(0, error.start - _SAMPLE) : error.start + _SAMPLE]
     return (
         f"{piece} is not UTF-8: byte 0x{data[error.start]:02x} at offset {place + error.start} "
-        f"({error.reason}); {described(around)}. Convert it with iconv -f NAME -t UTF-8, or name "
-        "its encoding in training: --task.encoding NAME, or encoding='NAME' in Python; or have "
-        "invalid bytes replaced by U+FFFD: --task.errors replace, or errors='replace'"
+        f"({error.reason}); {describe_encoding(around)}. Convert it with iconv -f NAME -t UTF-8, "
+        "or name its encoding in training: --task.encoding NAME, or encoding='NAME' in Python; or "
+        "have invalid bytes replaced by U+FFFD: --task.errors replace, or errors='replace'"
     )
 
 

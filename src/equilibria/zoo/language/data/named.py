@@ -94,7 +94,7 @@ def _wikitext(name: str, title: str, size: str, md5: str, *sha1: str) -> Entry:
     for pattern in ("wiki.{}.tokens", "{}.txt"):
         names = tuple(map(pattern.format, SPLITS))
         checksums = {file: f"sha1:{digits}" for file, digits in zip(names, sha1, strict=True)}
-        remotes.append(packed.unpacked(names, name, folder, checksums=checksums))
+        remotes.append(packed.as_folder(names, name, folder, checksums=checksums))
     return Entry(name=name, title=title, read=read, remotes=tuple(remotes))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from equilibria.run.data.storage import DataError, reading
 from equilibria.zoo.io import download
-from equilibria.zoo.io.delimited import marked
+from equilibria.zoo.io.delimited import read_mark
 from equilibria.zoo.io.vocabulary import Unit
 from equilibria.zoo.language.data import corpus
 from equilibria.zoo.language.data.corpus import CONVERTED, Piece, Source, convert
@@ -193,7 +193,7 @@ def _check_file(path: Path, plain: bool) -> None:
                 f"{path} is compressed ({kind}), expected plain text: unpack it first, e.g. "
                 f"{command} {path.name}"
             )
-    if plain and head.count(0) > len(head) / 8 and marked(head) is None:  # as of ASCII in UTF-16
+    if plain and head.count(0) > len(head) / 8 and read_mark(head) is None:  # as of ASCII in UTF-16
         raise DataError(
             f"{path} has many bytes that are 0: if it is a text, name its encoding with "
             "--task.encoding utf-16-le, utf-16-be or utf-32, and else give another file"

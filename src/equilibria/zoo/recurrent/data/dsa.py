@@ -174,7 +174,7 @@ DSA19 = Entry(
     read=read,
     remotes=(
         _REMOTE,
-        _REMOTE.unpacked(
+        _REMOTE.as_folder(
             tuple(f"a{number:02}/" for number in range(1, len(ACTIVITIES) + 1)),
             *("dsa19", "dsa19/data", "daily+and+sports+activities/data", "data", "."),
             checksums={},

@@ -235,7 +235,7 @@ _COPY = Remote(
 
 def _entry(name: str, title: str, *, binary: bool) -> Entry:
     names = tuple(name for each in _NAMES.values() for name in each)
-    unpacked = _ARCHIVE.unpacked(
+    unpacked = _ARCHIVE.as_folder(
         names, *(f"{place}/{_FOLDER}" for place in _PLACES), *_PLACES, checksums={}
     )
     return Entry(

@@ -264,7 +264,7 @@ _REMOTE = Remote(
     # One archive for both, wherever it was downloaded first.
     inside=("google12", "google30", "."),
 )
-_UNPACKED = _REMOTE.unpacked(
+_UNPACKED = _REMOTE.as_folder(
     tuple(f"{word}/" for word in (*WORDS, _NOISE)),
     *("speech_commands_v0.01", "SpeechCommands/speech_commands_v0.01", "google12", "google30"),
     ".",

@@ -18,7 +18,7 @@ from equilibria.run.data.storage import DataError, track
 from equilibria.zoo.io import arrays, delimited, layout, sound
 from equilibria.zoo.io.delimited import Separator
 from equilibria.zoo.io.layout import TEST, TRAIN, VALID
-from equilibria.zoo.io.sequences import Sequences, SequenceSet, digest, padded
+from equilibria.zoo.io.sequences import Sequences, SequenceSet, digest, pad_sequences
 from equilibria.zoo.recurrent.data import division, tables
 from equilibria.zoo.recurrent.data.tables import Missing, Reading
 
@@ -154,7 +154,7 @@ def _check_used(
 def _sequences(
     part: _Part, labels: Sequence[str], groups: Sequence[str], dtype: torch.dtype
 ) -> Sequences:
-    inputs, lengths = padded([torch.from_numpy(each).to(dtype) for each in part.sequences])
+    inputs, lengths = pad_sequences([torch.from_numpy(each).to(dtype) for each in part.sequences])
     targets = _numbers(part.labels, labels)
     return Sequences(
         inputs, targets, lengths, None if part.groups is None else _numbers(part.groups, groups)

@@ -160,7 +160,7 @@ def _rows(path: Path, split: str) -> Iterator[Review]:
     """
     name = f"{_FOLDER}/{split}.csv"
     with reading(path, *archive.DAMAGED):
-        for _, file in archive.opened(path, name.__eq__):
+        for _, file in archive.open_members(path, name.__eq__):
             rows = csv.reader(line.decode() for line in _short(file))
             try:
                 for stars, review in rows:

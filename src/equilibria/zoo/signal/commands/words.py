@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["quality", "what"]
-
 
 def what(field: Any) -> str:
     """Describe a field, as in "an image of 64 x 64 x 1"."""

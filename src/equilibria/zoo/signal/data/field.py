@@ -10,9 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["AXES", "Box", "Field", "Points"]
-
-
 # --- points ---------------------------------------------------------------------------------------
 
 # Coordinates of a grid, made a part at a time: a picture of any size needs no list of all.
@@ -160,12 +157,12 @@ class Field:
         """Values of a point."""
         return self.channels
 
-    def normalised(self, values: Tensor) -> Tensor:
+    def normalise(self, values: Tensor) -> Tensor:
         """Values of the file as those in [-1, 1], float32."""
         found = values.to(torch.float64, copy=True)  # once: a film is large
         return found.sub_(self.low).mul_(2).div_(self.high - self.low).sub_(1).float()
 
-    def restored(self, values: Tensor) -> Tensor:
+    def restore(self, values: Tensor) -> Tensor:
         """Values in [-1, 1] as those of the file, float64, neither rounded nor cut."""
         return (values.double() + 1) / 2 * (self.high - self.low) + self.low
 

@@ -15,33 +15,12 @@ from torch import Tensor
 
 from equilibria.run.data.storage import DataError, reading, replace_file, write_folder
 from equilibria.zoo.io import image_files, sound, video
-from equilibria.zoo.io.decode import resized
+from equilibria.zoo.io.decode import resize
 from equilibria.zoo.io.naming import natural_key
 from equilibria.zoo.signal.data import mesh
 from equilibria.zoo.signal.data.field import Field
 from equilibria.zoo.signal.data.shape import Shape, ShapeField, read_shape
 from equilibria.zoo.signal.data.signal import Signal
-
-__all__ = [
-    "EXPECTED",
-    "MEMORY",
-    "field_of",
-    "kind_of",
-    "of_frames",
-    "of_pixels",
-    "pixels_of",
-    "png",
-    "png_of",
-    "read",
-    "read_film",
-    "read_image",
-    "read_sound",
-    "square",
-    "write_film",
-    "write_image",
-    "write_sound",
-]
-
 
 # --- image ----------------------------------------------------------------------------------------
 
@@ -72,7 +51,7 @@ def of_pixels(pixels: Tensor, name: str, size: tuple[int, int] | None = None) ->
         DataError: If it is constant, or has a side of one pixel.
     """
     if size is not None:
-        pixels = resized(pixels[None].float(), size)[0]
+        pixels = resize(pixels[None].float(), size)[0]
     values = pixels.permute(1, 2, 0)
     return Signal.of("image", values, name, low=0.0, high=255.0, bits=8)
 
@@ -173,7 +152,7 @@ def read_sound(
         )
     part = samples[round(start * own) : round(stop * own)]
     if rate is not None and len(part) > 1:
-        part = sound.resampled(part, own, rate, path)
+        part = sound.resample(part, own, rate, path)
     return Signal.of("sound", part, path.name, rate=float(rate or own), bits=bits)
 
 
@@ -209,7 +188,7 @@ def write_sound(
         )
     if rate is None or rate != round(rate) or not 1 <= rate < 2**32:
         raise ValueError(f"rate is {rate}: a WAV file has a whole number of samples per second")
-    sound.write(path, field.restored(values), round(rate), bits)
+    sound.write(path, field.restore(values), round(rate), bits)
 
 
 # --- film -----------------------------------------------------------------------------------------
@@ -271,7 +250,7 @@ def of_frames(
                 f"{place} has {_size(shape)} and {first[0]} has {_size(first[1])}: the frames of a "
                 "film have one size"
             )
-        frame = pixels if size is None else resized(pixels[None].float(), size)[0]
+        frame = pixels if size is None else resize(pixels[None].float(), size)[0]
         taken += 4 * frame.numel()
         if taken > MEMORY:
             raise DataError(

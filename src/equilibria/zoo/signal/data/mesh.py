@@ -11,9 +11,6 @@ import numpy as np
 from equilibria.run.data.storage import DataError, open_file, reading, replace_file, require
 from equilibria.zoo.io.arrays import coarse
 
-__all__ = ["ENDINGS", "Inside", "Mesh", "closed", "read_mesh", "write_mesh"]
-
-
 ENDINGS = (".obj", ".ply", ".stl")
 """Of files of meshes that are read."""
 
@@ -58,10 +55,10 @@ def read_mesh(path: str | os.PathLike[str]) -> Mesh:
         except Exception as error:  # what a damaged file raises depends on its format
             reason = " ".join(str(error).split()) or type(error).__name__
             raise DataError(f"{path} is no mesh, or damaged ({reason})") from None
-    return closed(mesh, path)
+    return clean_mesh(mesh, path)
 
 
-def closed(mesh: Mesh, name: object) -> Mesh:
+def clean_mesh(mesh: Mesh, name: object) -> Mesh:
     """The mesh with one vertex for each place, and without triangles that enclose nothing.
 
     Raises:
@@ -152,7 +149,7 @@ class Inside:
     counted once, not never or twice.
 
     Args:
-        mesh: closed; see `mesh.closed`.
+        mesh: closed; see `mesh.clean_mesh`.
     """
 
     def __init__(self, mesh: Mesh) -> None:

@@ -18,8 +18,6 @@ from equilibria.zoo.io.remote import Entry, Files, Remote
 from equilibria.zoo.signal.data.files import of_frames, of_pixels, read_sound, square
 from equilibria.zoo.signal.data.signal import Signal
 
-__all__ = ["BACH", "NAMES", "PHOTOGRAPHS", "STATED", "STREET", "TEXT_IMAGES", "SignalSet"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SignalSet:
@@ -124,13 +122,13 @@ def read_lettering(
             f"expected {SMALLEST} or more, 1 or more, 0 or more, and 1 or 3"
         )
     signals = [
-        of_pixels(_drawn(size, channels, seed, number), f"text-{number + 1}")
+        of_pixels(_draw_words(size, channels, seed, number), f"text-{number + 1}")
         for number in range(count)
     ]
     return SignalSet.of(files.title, signals)
 
 
-def _drawn(size: int, channels: int, seed: int, number: int) -> torch.Tensor:
+def _draw_words(size: int, channels: int, seed: int, number: int) -> torch.Tensor:
     import matplotlib
     from PIL import Image, ImageDraw, ImageFont
 

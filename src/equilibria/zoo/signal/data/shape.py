@@ -18,21 +18,8 @@ from torch import Tensor
 from equilibria.run.data.storage import DataError, require
 from equilibria.words import nearest
 from equilibria.zoo.signal.data.field import Points
-from equilibria.zoo.signal.data.mesh import Inside, Mesh, closed, read_mesh
+from equilibria.zoo.signal.data.mesh import Inside, Mesh, clean_mesh, read_mesh
 from equilibria.zoo.signal.data.signal import iou
-
-__all__ = [
-    "NOISE",
-    "SOLIDS",
-    "Occupancy",
-    "Shape",
-    "ShapeField",
-    "read_shape",
-    "solid",
-    "surface",
-    "tube",
-]
-
 
 EXTENT = 0.95
 """Where the mesh ends along its longest side: the cube has a margin on which nothing is inside."""
@@ -97,7 +84,7 @@ class ShapeField:
         axis = torch.linspace(-1, 1, resolution, dtype=torch.float64)
         return Points((axis, axis, axis))
 
-    def restored(self, vertices: np.ndarray) -> np.ndarray:
+    def restore(self, vertices: np.ndarray) -> np.ndarray:
         """Places in the cube, ``(count, 3)``, as those of the file."""
         return vertices * self.scale + np.array(self.centre)
 
@@ -140,7 +127,7 @@ class Shape:
         Raises:
             DataError: If it is open, empty or not finite.
         """
-        places, faces = closed(mesh, name)
+        places, faces = clean_mesh(mesh, name)
         low, high = places.min(0), places.max(0)
         centre = (low + high) / 2
         described = ShapeField(
@@ -170,7 +157,7 @@ class Shape:
         Raises:
             ValueError: If there are no points, or a seed is negative.
         """
-        return self._judged(_generator(count, seed).uniform(-1, 1, (count, 3)))
+        return self._judge(_generator(count, seed).uniform(-1, 1, (count, 3)))
 
     def near_surface(
         self, count: int, seed: int | Sequence[int], noise: float = NOISE
@@ -199,7 +186,7 @@ class Shape:
         root, along = np.sqrt(generator.random(count)), generator.random(count)
         weights = np.stack([1 - root, root * (1 - along), root * along], 1)
         places = (corners[chosen] * weights[:, :, None]).sum(1)
-        return self._judged(places + noise * generator.standard_normal((count, 3)))
+        return self._judge(places + noise * generator.standard_normal((count, 3)))
 
     def near_surface_iou(self, found: Tensor, drawn: Occupancy) -> float:
         """Intersection over union on points of `near_surface`.
@@ -211,7 +198,7 @@ class Shape:
         flat = found.detach().cpu().reshape(-1)
         return iou(flat if flat.dtype == torch.bool else flat > 0, drawn.inside)
 
-    def _judged(self, places: np.ndarray) -> Occupancy:
+    def _judge(self, places: np.ndarray) -> Occupancy:
         # In float32 first: inside is judged where the network looks.
         points = torch.from_numpy(places).float()
         return Occupancy(points, self.inside(points))
@@ -334,4 +321,4 @@ def surface(logits: Tensor, field: ShapeField, level: float = 0.0) -> Mesh:
     places, faces, *_ = measure.marching_cubes(
         padded, level, allow_degenerate=False, gradient_direction="ascent"
     )
-    return Mesh(field.restored((places - 1) * step - 1), faces.astype(np.int64))
+    return Mesh(field.restore((places - 1) * step - 1), faces.astype(np.int64))

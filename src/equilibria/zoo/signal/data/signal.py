@@ -11,11 +11,8 @@ import torch
 from torch import Tensor
 
 from equilibria.run.data.storage import DataError
-from equilibria.zoo.io.decode import resized
+from equilibria.zoo.io.decode import resize
 from equilibria.zoo.signal.data.field import AXES, Field, Points
-
-__all__ = ["Quarters", "Signal", "decibels", "iou", "psnr"]
-
 
 # --- measure --------------------------------------------------------------------------------------
 
@@ -176,7 +173,7 @@ class Signal:
             rate=rate,
             bits=bits,
         )
-        return cls(name=name, field=described, values=described.normalised(raw))
+        return cls(name=name, field=described, values=described.normalise(raw))
 
     @property
     def points(self) -> Points:
@@ -230,8 +227,8 @@ class Signal:
         places = torch.arange(len(self.targets)).reshape(self.field.shape)
         return Quarters(places[::2, ::2].reshape(-1), places[1::2, 1::2].reshape(-1))
 
-    def resized(self, size: tuple[int, int]) -> Signal:
-        """The image or film at another size, by means over areas; see `zoo.io.resize.resized`.
+    def resize(self, size: tuple[int, int]) -> Signal:
+        """The image or film at another size, by means over areas; see `zoo.io.resize.resize`.
 
         Raises:
             ValueError: If it is a sound, or `size` has a side below 2.
@@ -240,7 +237,7 @@ class Signal:
             raise ValueError(f"{self.name} is a sound: it has a rate, not a size")
         pixels = self.values.movedim(-1, -3)
         shape = (*self.field.shape[:-2], *size)
-        smaller = resized(pixels.reshape(-1, *pixels.shape[-3:]), size)
+        smaller = resize(pixels.reshape(-1, *pixels.shape[-3:]), size)
         values = smaller.reshape(*shape[:-2], *smaller.shape[1:]).movedim(-3, -1)
         return replace(self, field=replace(self.field, shape=shape), values=values.contiguous())
 

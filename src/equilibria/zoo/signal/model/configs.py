@@ -21,20 +21,6 @@ from equilibria.zoo.signal.model.network import (
     SineCell,
 )
 
-__all__ = [
-    "ExplicitRepresentationConfig",
-    "FilteredConfig",
-    "IMFNConfig",
-    "ISIRENConfig",
-    "ImplicitRepresentationConfig",
-    "InjectedSIRENConfig",
-    "LayeredConfig",
-    "MFNConfig",
-    "RepresentationConfig",
-    "SIRENConfig",
-    "SineConfig",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RepresentationConfig(ModelConfig):
@@ -61,7 +47,7 @@ class RepresentationConfig(ModelConfig):
         Raises:
             ValueError: `inputs` is null.
         """
-        return self._known("inputs")
+        return self._require("inputs")
 
     @property
     def values(self) -> int:
@@ -70,9 +56,9 @@ class RepresentationConfig(ModelConfig):
         Raises:
             ValueError: `outputs` is null.
         """
-        return self._known("outputs")
+        return self._require("outputs")
 
-    def _known(self, name: str) -> Any:
+    def _require(self, name: str) -> Any:
         if (value := getattr(self, name)) is None:
             raise ValueError(f"{name} is null, and there are no data to take it from: give it")
         return value
@@ -107,7 +93,7 @@ class LayeredConfig(RepresentationConfig):
         Raises:
             ValueError: `scale` is null.
         """
-        return self._known("scale")
+        return self._require("scale")
 
     @abc.abstractmethod
     def injection(self) -> Injection:

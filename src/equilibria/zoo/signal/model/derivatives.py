@@ -11,8 +11,6 @@ from equilibria.nn import using
 from equilibria.run.models.base import EquilibriumModel, Model
 from equilibria.solve import Implicit, Solver
 
-__all__ = ["gradient", "hessian", "laplacian"]
-
 
 def gradient(
     model: Model,

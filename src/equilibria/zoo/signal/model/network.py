@@ -25,21 +25,6 @@ if TYPE_CHECKING:
         SIRENConfig,
     )
 
-__all__ = [
-    "SIREN",
-    "Cell",
-    "ExplicitRepresentation",
-    "FilterKind",
-    "FourierFilter",
-    "GaborFilter",
-    "Injection",
-    "MultiplicativeCell",
-    "Phases",
-    "Representation",
-    "SineCell",
-    "check_coordinates",
-]
-
 
 # --- filters --------------------------------------------------------------------------------------
 

@@ -20,9 +20,6 @@ from equilibria.zoo.signal.model import gradient, hessian
 from equilibria.zoo.signal.predict import file
 from equilibria.zoo.signal.predict.file import InrError, Network
 
-__all__ = ["CHUNK", "POINTS", "SEED", "Decoded", "Decoder", "encode", "load"]
-
-
 CHUNK = 2048
 """Points that are decoded at a time, by default: more are no faster on a CPU, but on a GPU."""
 

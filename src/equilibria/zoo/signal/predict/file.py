@@ -39,8 +39,6 @@ from equilibria.solve import JacobianFree, Solver
 from equilibria.zoo.signal.data import Field, ShapeField, field_of
 from equilibria.zoo.signal.model.configs import RepresentationConfig
 
-__all__ = ["FORMAT", "InrError", "Network", "read", "write"]
-
 FORMAT = 1
 """Of the files that this version writes, and the newest that it reads."""
 

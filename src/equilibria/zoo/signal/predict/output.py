@@ -25,8 +25,6 @@ from equilibria.zoo.signal.data.files import pixels_of
 from equilibria.zoo.signal.data.sets import GREY
 from equilibria.zoo.signal.predict.file import InrError
 
-__all__ = ["ENDINGS", "check", "draw", "per_pixel", "write"]
-
 ENDINGS: Mapping[str, tuple[str, ...]] = {
     "image": (".png",),
     "sound": (".wav",),

@@ -1,6 +1,6 @@
 """Signals as networks of coordinates: a picture, a sound, a film or a shape that is learned."""
 
-from equilibria.zoo.signal.task.fitting import SIGNAL, Described, suited_scale
+from equilibria.zoo.signal.task.fitting import SIGNAL, Described, suggest_scale
 from equilibria.zoo.signal.task.grid import GridTask
 from equilibria.zoo.signal.task.reading import SignalRepresentation
 from equilibria.zoo.signal.task.shape import ShapeTask
@@ -11,5 +11,5 @@ __all__ = [
     "GridTask",
     "ShapeTask",
     "SignalRepresentation",
-    "suited_scale",
+    "suggest_scale",
 ]

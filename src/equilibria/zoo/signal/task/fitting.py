@@ -21,22 +21,6 @@ from equilibria.zoo.signal.data import Field, ShapeField, field_of
 from equilibria.zoo.signal.data.signal import decibels
 from equilibria.zoo.signal.model.configs import LayeredConfig, RepresentationConfig, SineConfig
 
-__all__ = [
-    "CUBE_IOU",
-    "SIGNAL",
-    "SURFACE_IOU",
-    "Described",
-    "checksum_of",
-    "complete",
-    "deviations",
-    "errors",
-    "fitted_psnr",
-    "inside",
-    "psnr",
-    "suited_scale",
-]
-
-
 SIGNAL = "signal.json"
 """The file of a run folder that says what the network's coordinates and values mean."""
 
@@ -75,11 +59,11 @@ def complete(
             )
     if isinstance(config, LayeredConfig) and config.scale is None:
         sines = isinstance(config, SineConfig)
-        facts["scale"] = suited_scale(field, sines=sines, held_out=held_out)
+        facts["scale"] = suggest_scale(field, sines=sines, held_out=held_out)
     return replace(config, **facts)
 
 
-def suited_scale(
+def suggest_scale(
     field: Field | ShapeField, *, sines: bool = False, held_out: bool = False
 ) -> float:
     """Return the scale of frequencies that suits a signal where a recipe leaves it open.
@@ -173,7 +157,7 @@ def psnr(peak: float, description: str) -> Metric:
     return _metric(figure, f"{_PSNR}{description}")
 
 
-def fitted_psnr(peak: float) -> Metric:
+def psnr_up_to_constant(peak: float) -> Metric:
     """Return the metric PSNR, after the best constant was added, of the sums of `deviations`."""
 
     def figure(sums: Sums) -> float:

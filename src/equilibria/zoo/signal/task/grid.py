@@ -23,11 +23,9 @@ from equilibria.zoo.signal.task.fitting import (
     complete,
     deviations,
     errors,
-    fitted_psnr,
     psnr,
+    psnr_up_to_constant,
 )
-
-__all__ = ["GridTask"]
 
 _SAID = {
     "image": " from black to white, of values cut to that range.",
@@ -110,7 +108,7 @@ class GridTask(SampleTask):
         self.clip = field.kind != "sound"
         peak = 2.0 if self.clip else 2 / (field.high - field.low)
         if fit == "gradient":
-            self.metrics = (fitted_psnr(peak),)
+            self.metrics = (psnr_up_to_constant(peak),)
             self.refused = (
                 "fit is gradient: the derivative of a signal is that of its equilibrium, which one "
                 "evaluation is not; set reuse to false"

@@ -20,9 +20,6 @@ from equilibria.zoo.signal.task.fitting import SIGNAL, Described
 from equilibria.zoo.signal.task.grid import GridTask
 from equilibria.zoo.signal.task.shape import ShapeTask
 
-__all__ = ["Found", "SignalRepresentation", "coloured", "read"]
-
-
 # --- config ---------------------------------------------------------------------------------------
 
 # What a recipe writes about the signal that a network learns.
@@ -212,9 +209,9 @@ def _of_set(config: SignalRepresentation, name: str, data_dir: Path | None) -> F
     signal = whole[0 if config.signal is None else config.signal]
     if kind is None:
         _check(config, signal.field.kind, name, ("rate", "start", "seconds", "frames"))
-        signal = _sized(signal, config)
+        signal = _resize(signal, config)
     if config.channels is not None:
-        signal = coloured(signal, config.channels)
+        signal = change_channels(signal, config.channels)
     return Found(signal, whole.title)
 
 
@@ -226,7 +223,7 @@ def _of_file(config: SignalRepresentation, path: Path) -> Signal | Shape:
     if kind == "sound":
         return signals.read_sound(path, config.rate, config.start or 0.0, config.seconds)
     if kind == "image":
-        signal = _sized(signals.read_image(path), config)
+        signal = _resize(signals.read_image(path), config)
     else:
         first = _frame(config) or 0
         chosen = slice(first, None if config.frames is None else first + config.frames)
@@ -240,7 +237,7 @@ def _of_file(config: SignalRepresentation, path: Path) -> Signal | Shape:
                 f"{path} has {signal.field.shape[0]} frames from frame {first} on, and "
                 f"{config.frames} are asked for: set task.frames to that, or to null for all"
             )
-    return signal if config.channels is None else coloured(signal, config.channels)
+    return signal if config.channels is None else change_channels(signal, config.channels)
 
 
 def _check(config: SignalRepresentation, kind: str, name: str, never: tuple[str, ...] = ()) -> None:
@@ -266,8 +263,8 @@ def _frame(config: SignalRepresentation) -> int | None:
     return None if start is None else int(start)
 
 
-def _sized(signal: Signal, config: SignalRepresentation) -> Signal:
-    return signal if config.size is None else signal.resized(_sides(signal, config.size))
+def _resize(signal: Signal, config: SignalRepresentation) -> Signal:
+    return signal if config.size is None else signal.resize(_sides(signal, config.size))
 
 
 def _sides(signal: Signal, longer: int) -> tuple[int, int]:
@@ -276,7 +273,7 @@ def _sides(signal: Signal, longer: int) -> tuple[int, int]:
     return max(2, round(share * high)), max(2, round(share * wide))
 
 
-def coloured(signal: Signal, channels: int) -> Signal:
+def change_channels(signal: Signal, channels: int) -> Signal:
     """Return an image or a film in grey or in RGB.
 
     Args:

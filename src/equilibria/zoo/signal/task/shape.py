@@ -24,8 +24,6 @@ from equilibria.zoo.signal.task.fitting import (
     inside,
 )
 
-__all__ = ["ShapeTask"]
-
 _TEST, _TRAIN, _SAMPLE = range(3)
 """First number of the seeds of points to evaluate at, to learn from, and to look at."""
 
@@ -61,12 +59,14 @@ class ShapeTask(Task):
     ) -> None:
         self.signal = self.shape = shape
         self.source, self.near, self.noise, self.seed = title, near, noise, seed
-        self.test = self.drawn((_TEST, seed), test, test)
+        self.test = self.draw_points((_TEST, seed), test, test)
         vertices, faces = shape.mesh
         content = (torch.from_numpy(vertices), torch.from_numpy(faces), *self.test[1].values())
         self.checksum = checksum_of(shape.name, shape.field, self.test[0], *content)
 
-    def drawn(self, seed: Sequence[int], near: int, even: int) -> tuple[Tensor, dict[str, Tensor]]:
+    def draw_points(
+        self, seed: Sequence[int], near: int, even: int
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Draw points, those near the surface first, and tell which are inside.
 
         Args:
@@ -116,7 +116,7 @@ class ShapeTask(Task):
     def sample(self, split: str, count: int) -> Batch:
         near = round(self.near * count)
         if known(self, split) == "train":
-            return Batch(*self.drawn((_SAMPLE, self.seed), near, count - near))
+            return Batch(*self.draw_points((_SAMPLE, self.seed), near, count - near))
         inputs, targets = self.test
         places = torch.arange(count) * len(inputs) // count if count < len(inputs) else slice(None)
         return Batch(inputs[places], {name: each[places] for name, each in targets.items()})
@@ -149,16 +149,16 @@ class _Fresh(Feed):
 
     def __init__(self, task: ShapeTask, batch_size: int, seed: int) -> None:
         self.task, self.batch_size, self.seed = task, batch_size, seed
-        self._ahead = Ahead(self._made)
+        self._ahead = Ahead(self._make)
 
     @override
     def batch(self, step: int, part: Part = WHOLE) -> Batch:
         return self._ahead.batch(step, part)
 
-    def _made(self, step: int, part: Part) -> Batch:
+    def _make(self, step: int, part: Part) -> Batch:
         near = round(self.task.near * self.batch_size)
         seed = (_TRAIN, self.task.seed, self.seed, step)
-        inputs, targets = self.task.drawn(seed, near, self.batch_size - near)
+        inputs, targets = self.task.draw_points(seed, near, self.batch_size - near)
         if part.count > 1:  # both kinds of points in each share
             places = torch.arange(part.index, self.batch_size, part.count)
             return Batch(inputs[places], {name: each[places] for name, each in targets.items()})

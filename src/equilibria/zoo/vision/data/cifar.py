@@ -225,7 +225,7 @@ class Version:
             licence="none stated; cite Krizhevsky 2009",
             size="160 MB",
         )
-        return packed, packed.unpacked(self.names, self.folder, checksums=self.checksums)
+        return packed, packed.as_folder(self.names, self.folder, checksums=self.checksums)
 
     def read_split(self, split: str, contents: Mapping[str, bytes], classes: int) -> Split:
         """The images of a split in their original order.

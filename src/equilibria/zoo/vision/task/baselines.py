@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from equilibria.run.data.dataset import Samples
-from equilibria.zoo.io.decode import resized
+from equilibria.zoo.io.decode import resize
 from equilibria.zoo.vision.data.segmentation import VOID, MaskedImages
 from equilibria.zoo.vision.task import pixels
 
@@ -97,7 +97,7 @@ def _rows(samples: Samples, places: Tensor) -> tuple[Any, Any]:
     """Pixels (count, channels * height * width) and classes (count,) as arrays."""
     inputs, targets = samples[places]
     if max(inputs.shape[2:]) > LARGEST:
-        inputs = resized(inputs, LARGEST)
+        inputs = resize(inputs, LARGEST)
     return inputs.flatten(1).numpy(), targets.numpy()
 
 

@@ -106,7 +106,7 @@ class Photographs(AheadFeed):
         self.files, self.crop, self.statistics = files, crop, statistics
 
     @override
-    def made(self, places: Tensor, step: int, part: Part) -> Batch:
+    def make_batch(self, places: Tensor, step: int, part: Part) -> Batch:
         given: tuple[Any, ...] = ()
         if self.crop is not None:
             numbers = image_files.draw(self.order.batch_size, self.generator(step))
@@ -236,10 +236,10 @@ class Scenes(AheadFeed):
         self.images, self.view, self.statistics = images, view, statistics
 
     @override
-    def made(self, places: Tensor, step: int, part: Part) -> Batch:
+    def make_batch(self, places: Tensor, step: int, part: Part) -> Batch:
         pairs = [
             apply_view(self.images.image(k) / 255, self.images.mask(k), self.view, each)
-            for k, each in zip(places.tolist(), self.drawn(step, part, DRAWS), strict=True)
+            for k, each in zip(places.tolist(), self.draw_numbers(step, part, DRAWS), strict=True)
         ]
         inputs = torch.stack([image for image, _ in pairs])
         if self.statistics is not None:

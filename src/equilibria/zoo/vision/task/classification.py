@@ -23,7 +23,7 @@ from equilibria.run.tasks.base import LabelledTask
 from equilibria.run.tasks.feed import Batch, Feed
 from equilibria.run.tasks.normalisation import READ, Normalised, Statistics
 from equilibria.zoo.io import headers, selection
-from equilibria.zoo.io.decode import resized
+from equilibria.zoo.io.decode import resize
 from equilibria.zoo.io.image_files import MEMORY
 from equilibria.zoo.vision.data.images import ImageFiles, ImageFolder
 from equilibria.zoo.vision.data.shards import dataset as shards
@@ -382,9 +382,9 @@ def choose_samples(config: ImageClassification, images: Images) -> dict[str, Sam
     for name, each in taken.items():
         if isinstance(each, ImageFiles):
             if each.bytes <= MEMORY and not (name == "train" and config.crop is not None):
-                taken[name] = each.decoded()
+                taken[name] = each.decode_all()
             elif small:
                 each.check()
         elif isinstance(each, Split) and config.size is not None:
-            taken[name] = Split(resized(each.inputs, config.size), each.targets)
+            taken[name] = Split(resize(each.inputs, config.size), each.targets)
     return taken

@@ -19,7 +19,7 @@ from equilibria.run.tasks.base import TaskConfig, known
 from equilibria.run.tasks.normalisation import Normalised
 from equilibria.words import percent
 from equilibria.zoo.io import headers, layout
-from equilibria.zoo.io.decode import resized
+from equilibria.zoo.io.decode import resize
 from equilibria.zoo.vision.data.shards import dataset as shards
 from equilibria.zoo.vision.task import baselines
 from equilibria.zoo.vision.task.classification import ClassificationTask, ImageClassification
@@ -107,7 +107,7 @@ def compare_mirrored(images: Samples) -> Mirroring:
 def _features(images: Samples, places: Tensor, *, mirrored: bool = False) -> tuple[Tensor, Tensor]:
     """Rows of length 1 (count, channels * SIDE * SIDE), and the classes (count,)."""
     inputs, targets = images[places]
-    small = resized(inputs.flip(-1) if mirrored else inputs, SIDE).flatten(1)
+    small = resize(inputs.flip(-1) if mirrored else inputs, SIDE).flatten(1)
     return functional.normalize(small - small.mean(1, keepdim=True)), targets
 
 

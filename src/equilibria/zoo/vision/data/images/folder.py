@@ -68,7 +68,7 @@ def load(
         title: Its name in tables; None for the folder's name.
         whole: Whether all images of a folder without parts are test images, to evaluate a model on
             that has learned from others; there are then no training images.
-        area: Whether images are brought to `size` as `resized` does, by means over areas.
+        area: Whether images are brought to `size` as `resize` does, by means over areas.
 
     Raises:
         DataError: If the folder has no classes, a class has no images, a file is not an image, or

@@ -366,7 +366,7 @@ def _colours(
     for mask, header in zip(source.masks, of_masks, strict=True):
         if header.mode == "P":
             with decode.open_image(Path(mask)) as file:
-                found = decode.identified(file, mask).getpalette() or []
+                found = decode.identify_image(file, mask).getpalette() or []
             own = [(found[k], found[k + 1], found[k + 2]) for k in range(0, len(found) - 2, 3)]
             break
     usual = palette(256)

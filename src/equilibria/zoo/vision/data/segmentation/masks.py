@@ -226,7 +226,7 @@ def mask_pixels(content: bytes, name: str | Path) -> np.ndarray:
     Raises:
         DataError: If it is damaged, or of another kind; the message names it.
     """
-    image = decode.identified(io.BytesIO(content), name)
+    image = decode.identify_image(io.BytesIO(content), name)
     step = next((_STEPS[str(t[3])] for t in getattr(image, "tile", ()) if str(t[3]) in _STEPS), 1)
     if image.mode not in ("P", "L", "1", "RGB"):
         raise DataError(
@@ -236,7 +236,7 @@ def mask_pixels(content: bytes, name: str | Path) -> np.ndarray:
     try:
         stored = decode.orientation(image)
         image.load()
-        found = np.asarray(decode.upright(image, stored))
+        found = np.asarray(decode.turn_upright(image, stored))
     except Exception as error:  # what a damaged file raises depends on its format
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"{name} is damaged ({reason}): remove or replace it") from None

@@ -102,6 +102,6 @@ VOC = Entry(
     read=read,
     remotes=(
         _PACKED,
-        _PACKED.unpacked(_NEEDED, FOLDER, f"voc/{FOLDER}", "VOC2012", checksums={}),
+        _PACKED.as_folder(_NEEDED, FOLDER, f"voc/{FOLDER}", "VOC2012", checksums={}),
     ),
 )

@@ -88,7 +88,7 @@ def load(
             RGB or all greyscale.
         share: The part of the shorter side that the central square covers.
         whole: Whether train.json may be missing, to evaluate a model on the rest.
-        area: Whether images are brought to `size` as `resized` does, by means over areas.
+        area: Whether images are brought to `size` as `resize` does, by means over areas.
 
     Raises:
         DataError: If an index is missing or damaged, or images differ in size or colours.

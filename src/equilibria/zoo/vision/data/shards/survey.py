@@ -109,7 +109,7 @@ def _one(url: str, measured: int) -> _Read:
 
 def _header(sample: Raw, url: str) -> Header:
     name = name_of(sample, url)
-    header = headers.described(decode.identified(io.BytesIO(image_of(sample, url)), name))
+    header = headers.read_header(decode.identify_image(io.BytesIO(image_of(sample, url)), name))
     headers.refuse_deep(header, name)
     return header
 
