@@ -78,9 +78,9 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
         ({"A": "0, 1\n"}, "edge 1 joins nodes 0 and 1"),
         ({"A": "1, 4\n"}, "edge 1 joins nodes of two graphs"),
         ({"A": "1.5, 2\n"}, r"MUTAG_A\.txt in .* is damaged"),
-        ({"A": "1 2\n"}, "expected 2 columns, got 1"),
-        ({"A": "1, 2\n3\n"}, "expected finite numbers, 2 per line, got 3 on 2 lines"),
-        ({"A": "1, 2\n2, 1, 3\n4\n"}, "line 2 has other than the 2 columns"),
+        ({"A": "1 2\n"}, "line 1 has 1 columns, expected 2"),
+        ({"A": "1, 2\n3\n"}, "line 2 has 1 columns, expected 2"),
+        ({"A": "1, 2\n2, 1, 3\n4\n"}, "line 2 has 3 columns, expected 2"),
         ({"A": ""}, "it is empty"),
         ({"graph_indicator": "0\n1\n1\n2\n2\n3\n"}, "line 1: graph 0; count from 1"),
         ({"graph_indicator": "1\n2\n1\n2\n3\n3\n"}, "line 3: the graphs of nodes do not ascend"),
@@ -90,7 +90,7 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
         ({"graph_labels": None}, r"has no MUTAG_graph_labels\.txt"),
         ({"node_labels": "1\n2\n"}, r"6 nodes in .* and 2 in MUTAG_node_labels\.txt"),
         ({"node_labels": "1\n99999\n" * 3}, "too many for a column each"),
-        ({"node_attributes": "nan\n" * 6}, "expected finite numbers, 1 per line"),
+        ({"node_attributes": "nan\n" * 6}, r"line 1 has \[nan\]: expected finite numbers"),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, changes: Any, match: str) -> None:
@@ -162,7 +162,7 @@ def test_masks_of_ones_own_may_leave_nodes_out(tmp_path: Path) -> None:
     train, test = np.arange(10) < 4, np.arange(10) > 6
     path = saved(tmp_path, y=np.where(train | test, np.arange(10) % 2, -1), train=train, test=test)
     found = load_nodes(path)
-    assert not found.valid and found.graph.asked("train").tolist() == [0, 1, 0, 1] + [-1] * 6
+    assert not found.valid and found.graph.targets("train").tolist() == [0, 1, 0, 1] + [-1] * 6
 
 
 def test_several_labels_of_a_node(tmp_path: Path) -> None:
@@ -217,7 +217,10 @@ def test_many_graphs_in_one_file(tmp_path: Path) -> None:
         ({"batch": owner[::-1]}, "batch is not sorted: node 1 is of graph 1 .* before of graph 2"),
         ({"batch": owner * 2}, "batch: graph 1 has no node"),
         ({"batch": owner[:3]}, r"batch has the shape \(3,\)"),
-        ({"edge_index": edges * 0 + [[0], [5]]}, "edge 0 joins nodes of two graphs"),
+        (
+            {"edge_index": edges * 0 + [[0], [5]]},
+            "node 0 of graph 0 and node 5 of graph 2",
+        ),
         ({"y": np.eye(3)}, r"y in .* has the shape \(3, 3\)"),
         ({"y": np.array([0, 1, -1])}, "y has the class -1"),
     ):

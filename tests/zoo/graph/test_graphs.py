@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from equilibria.run import data
-from equilibria.zoo.graph.data import Graph, NodeSet, chains, joined, normalised
-from equilibria.zoo.graph.data.graph import Joined, undirected
+from equilibria.zoo.graph.data import Graph, NodeSet, chains, join_graphs, normalise_features
+from equilibria.zoo.graph.data.graph import Joined, add_reverse
 
 X = torch.eye(3)
 PATH = torch.tensor([[0, 1], [1, 2]])
@@ -15,8 +15,8 @@ PATH = torch.tensor([[0, 1], [1, 2]])
 def test_a_graph_may_have_nodes_without_edges() -> None:
     graph = Graph(X, torch.empty(2, 0, dtype=torch.int64), y=torch.tensor([0, -1, 1]))
     assert (graph.nodes, graph.edges, graph.directed) == (3, 0, False)
-    assert Graph(X, PATH).directed and not Graph(X, undirected(PATH, 3)).directed
-    both, weight = undirected(PATH, 3), torch.tensor([1.0, 2.0, 1.0, 1.0])
+    assert Graph(X, PATH).directed and not Graph(X, add_reverse(PATH, 3)).directed
+    both, weight = add_reverse(PATH, 3), torch.tensor([1.0, 2.0, 1.0, 1.0])
     assert Graph(X, both, weight).directed
 
 
@@ -52,11 +52,11 @@ def test_bad_input_is_named(changes, error, match) -> None:
 def test_a_node_in_a_mask_has_a_class() -> None:
     y, mask = torch.tensor([0, -1, 1]), torch.tensor([True, False, True])
     graph = Graph(X, PATH, y=y, masks={"train": mask})
-    assert graph.asked("train").tolist() == [0, -1, 1]
+    assert graph.targets("train").tolist() == [0, -1, 1]
     with pytest.raises(ValueError, match="node 1 is in the train mask and its class is -1"):
         Graph(X, PATH, y=y, masks={"train": ~mask})
     with pytest.raises(ValueError, match="no mask 'test'; there are: train"):
-        graph.asked("test")
+        graph.targets("test")
     for wrong in ({"train": mask.long()}, {"train": mask[:2]}, {"training": mask}):
         with pytest.raises(ValueError, match="one entry a node, called train, valid or test"):
             Graph(X, PATH, y=y, masks=wrong)
@@ -64,24 +64,24 @@ def test_a_node_in_a_mask_has_a_class() -> None:
 
 def test_features_add_up_to_one_and_zeros_stay() -> None:
     x = torch.tensor([[1.0, 3.0], [0.0, 0.0], [2.0, 0.0]])
-    assert normalised(Graph(x, PATH)).x.tolist() == [[0.25, 0.75], [0.0, 0.0], [1.0, 0.0]]
+    assert normalise_features(Graph(x, PATH)).x.tolist() == [[0.25, 0.75], [0.0, 0.0], [1.0, 0.0]]
     with pytest.raises(ValueError, match="negative"):
-        normalised(Graph(-x, PATH))
+        normalise_features(Graph(-x, PATH))
 
 
 def test_graphs_side_by_side_keep_their_edges() -> None:
     one = Graph(X, PATH, y=torch.tensor(1))
     two = Graph(2 * X[:2], torch.tensor([[1], [0]]), torch.tensor([0.5]), torch.tensor(0))
-    x, edge_index, weight, batch = joined([one, two, one])
+    x, edge_index, weight, batch = join_graphs([one, two, one])
     assert x.shape == (8, 3)
     assert edge_index.tolist() == [[0, 1, 4, 5, 6], [1, 2, 3, 6, 7]]
     assert weight is not None and weight.tolist() == [1, 1, 0.5, 1, 1]
     assert batch is not None and batch.tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
-    assert joined([one])[2:] == (None, None)
+    assert join_graphs([one])[2:] == (None, None)
     inputs, targets = Joined((one, two), "train")[torch.tensor([1, 0])]
     assert inputs[0].shape == (5, 3) and targets.tolist() == [0, 1]
     with pytest.raises(ValueError, match="graphs have 2, 3 features"):
-        joined([one, Graph(X[:, :2], PATH)])
+        join_graphs([one, Graph(X[:, :2], PATH)])
 
 
 # --- chains --------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def test_only_the_first_node_of_a_chain_knows_its_class() -> None:
     assert bool((sum(mask.long() for mask in graph.masks.values()) == 1).all())
 
 
-def test_chains_of_a_seed_are_the_same_and_both_ways_if_undirected() -> None:
+def test_chains_of_a_seed_are_the_same_and_both_ways_if_add_reverse() -> None:
     one, same, other = (chains(20, seed=seed, directed=False) for seed in (0, 0, 1))
     assert one.masks is not None and same.masks is not None and other.masks is not None
     assert torch.equal(one.masks["train"], same.masks["train"])

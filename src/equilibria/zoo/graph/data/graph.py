@@ -84,16 +84,16 @@ class Graph:
     @property
     def directed(self) -> bool:
         """Whether some edge is not there in the other direction too, with the same weight."""
-        forth, back = (self._sorted(pair) for pair in (self.edge_index, self.edge_index.flip(0)))
+        forth, back = (self._merge(pair) for pair in (self.edge_index, self.edge_index.flip(0)))
         return not all(torch.equal(a, b) for a, b in zip(forth, back, strict=True))
 
-    def _sorted(self, edges: Tensor) -> tuple[Tensor, Tensor]:
+    def _merge(self, edges: Tensor) -> tuple[Tensor, Tensor]:
         """Each edge once, as one number, and what its weights add up to."""
         weight = torch.ones(self.edges) if self.edge_weight is None else self.edge_weight
         code, place = (edges[0] * self.nodes + edges[1]).unique(return_inverse=True)
         return code, weight.new_zeros(len(code)).index_add_(0, place, weight)
 
-    def asked(self, split: str) -> Tensor:
+    def targets(self, split: str) -> Tensor:
         """The target of each node, -1 (in all columns) where it is not in a split.
 
         Raises:
@@ -109,7 +109,7 @@ class Graph:
         return self.y.masked_fill(left_out if self.y.ndim == 1 else left_out[:, None], NONE)
 
 
-def normalised(graph: Graph) -> Graph:
+def normalise_features(graph: Graph) -> Graph:
     """The graph with features that add up to 1 at each node; a node that has none keeps zeros.
 
     Raises:
@@ -120,13 +120,13 @@ def normalised(graph: Graph) -> Graph:
     return replace(graph, x=graph.x / graph.x.sum(1, keepdim=True).clamp_min(1e-12))
 
 
-def undirected(edge_index: Tensor, nodes: int) -> Tensor:
+def add_reverse(edge_index: Tensor, nodes: int) -> Tensor:
     """Edges in both directions, each once, sorted, without those from a node to itself."""
     sender, receiver = torch.cat([edge_index, edge_index.flip(0)], dim=1)
-    return simple(torch.stack([sender, receiver]), nodes)
+    return simplify(torch.stack([sender, receiver]), nodes)
 
 
-def simple(edge_index: Tensor, nodes: int) -> Tensor:
+def simplify(edge_index: Tensor, nodes: int) -> Tensor:
     """Each edge once, sorted by sender, without those from a node to itself."""
     sender, receiver = edge_index[:, edge_index[0] != edge_index[1]]
     code = (sender * nodes + receiver).unique()
@@ -155,6 +155,14 @@ def _check_targets(y: Tensor, nodes: int) -> None:
         raise ValueError(f"y has the class {least}: expected classes counted from 0")
 
 
+def make_masks(places: Mapping[str, Tensor], nodes: int) -> dict[str, Tensor]:
+    """Masks by the numbers of the nodes that are in each part."""
+    masks = {name: torch.zeros(nodes, dtype=torch.bool) for name in places}
+    for name, numbers in places.items():
+        masks[name][numbers] = True
+    return masks
+
+
 # --- joining --------------------------------------------------------------------------------------
 
 # Several graphs side by side, as one that falls into parts.
@@ -164,7 +172,7 @@ Inputs = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 """What a model is given: ``(x, edge_index, edge_weight, batch)``."""
 
 
-def joined(graphs: Sequence[Graph]) -> Inputs:
+def join_graphs(graphs: Sequence[Graph]) -> Inputs:
     """Graphs side by side, as one that falls into parts.
 
     Returns:
@@ -187,16 +195,40 @@ def joined(graphs: Sequence[Graph]) -> Inputs:
     sizes = torch.tensor([graph.nodes for graph in graphs])
     first = sizes.cumsum(0) - sizes
     edges = [graph.edge_index + at for graph, at in zip(graphs, first, strict=True)]
+    weights = [graph.edge_weight for graph in graphs]
     weight = None
-    if any(graph.edge_weight is not None for graph in graphs):
-        weight = torch.cat(
-            [
-                graph.x.new_ones(graph.edges) if graph.edge_weight is None else graph.edge_weight
-                for graph in graphs
-            ]
-        )
+    if any(each is not None for each in weights):
+        given = zip(weights, graphs, strict=True)
+        weight = torch.cat([g.x.new_ones(g.edges) if w is None else w for w, g in given])
     batch = torch.arange(len(graphs)).repeat_interleave(sizes)
     return torch.cat([graph.x for graph in graphs]), torch.cat(edges, dim=1), weight, batch
+
+
+def split_graphs(
+    x: Tensor, edge_index: Tensor, weight: Tensor | None, owner: Tensor, y: Tensor
+) -> tuple[Graph, ...]:
+    """Graphs out of one that falls into parts, each with its own numbers of nodes.
+
+    Args:
+        x: ``(nodes, features)``.
+        edge_index: ``(2, edges)``, counting the nodes of all.
+        weight: ``(edges,)``, or None.
+        owner: The graph of each node, ``(nodes,)``, ascending.
+        y: The class of each graph.
+    """
+    sizes = owner.bincount(minlength=len(y))
+    first = sizes.cumsum(0) - sizes
+    of = owner[edge_index[0]]
+    order = of.argsort(stable=True)
+    counts = of.bincount(minlength=len(y)).tolist()
+    local = (edge_index - first[of])[:, order].split(counts, 1)
+    weights = [None] * len(y) if weight is None else weight[order].split(counts)
+    parts = zip(x.split(sizes.tolist()), local, weights, y, strict=True)
+    # Copies: a graph that is kept alone should not keep all the others.
+    return tuple(
+        Graph(a.clone(), b.clone(), None if w is None else w.clone(), c.clone())
+        for a, b, w, c in parts
+    )
 
 
 @dataclass(frozen=True)
@@ -215,13 +247,13 @@ class Joined:
         return len(self.graphs)
 
     def __getitem__(self, index: slice | Tensor) -> tuple[Inputs, Tensor]:
-        """`joined` graphs that a slice or a tensor of positions names, and their targets.
+        """`join_graphs` of those that a slice or a tensor of positions names, and their targets.
 
         These are ``(graphs,)``, or ``(nodes, ...)`` with -1 where nothing is asked.
         """
         places = range(len(self))[index] if isinstance(index, slice) else index.tolist()
         chosen = [self.graphs[place] for place in places]
-        return joined(chosen), self._targets(chosen)
+        return join_graphs(chosen), self._targets(chosen)
 
     def _targets(self, chosen: Sequence[Graph]) -> Tensor:
         ys = [graph.y for graph in chosen]
@@ -229,4 +261,4 @@ class Joined:
             raise ValueError("a graph has no y: there is nothing to learn")
         if all(y is not None and y.ndim == 0 for y in ys):
             return torch.stack([y for y in ys if y is not None])
-        return torch.cat([graph.asked(self.split) for graph in chosen])
+        return torch.cat([graph.targets(self.split) for graph in chosen])

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from equilibria.run.data.storage import DataError, open_file, reading
 from equilibria.zoo.graph.data import pickles
-from equilibria.zoo.graph.data.graph import NONE, SPLITS, Graph, undirected
+from equilibria.zoo.graph.data.graph import NONE, SPLITS, Graph, add_reverse, make_masks
 from equilibria.zoo.graph.data.sets import NodeSet
 from equilibria.zoo.io import arrays
 from equilibria.zoo.io.remote import Entry, Files, Remote
@@ -57,9 +56,8 @@ def read(files: Files, *, name: str) -> NodeSet:
         DataError: If a file is damaged or another one.
     """
     paths = files.paths
-    found = _archive(paths[0]) if paths[0].suffix == ".npz" else _published(paths)
-    x, y, edges, places = found
-    graph = _graph(x, y, edges, places, paths[0], len(LABELS[name]))
+    found = _read_archive(paths[0]) if paths[0].suffix == ".npz" else _read_pickles(paths)
+    graph = _graph(*found, paths[0], len(LABELS[name]))
     return NodeSet.of(files, dict.fromkeys(SPLITS, (graph,)), labels=LABELS[name])
 
 
@@ -76,7 +74,8 @@ def _graph(
     classes: int,
 ) -> Graph:
     try:
-        masks = {name: _mask(nodes, len(x)) for name, nodes in places.items()}
+        numbers = {part: torch.from_numpy(n.astype(np.int64)) for part, n in places.items()}
+        masks = make_masks(numbers, len(x))
         edge_index = torch.from_numpy(edges.astype(np.int64)).T.contiguous()
         graph = Graph(
             torch.from_numpy(x), edge_index, y=torch.from_numpy(y.astype(np.int64)), masks=masks
@@ -85,16 +84,10 @@ def _graph(
             raise ValueError(f"it has the classes 0 to {int(y.max())}, expected {classes}")
     except (ValueError, TypeError, IndexError) as error:
         raise DataError(f"{path} is damaged or the wrong file: {error}") from None
-    return Graph(graph.x, undirected(edge_index, len(x)), y=graph.y, masks=masks)
+    return Graph(graph.x, add_reverse(edge_index, len(x)), y=graph.y, masks=masks)
 
 
-def _mask(nodes: np.ndarray, count: int) -> Tensor:
-    mask = torch.zeros(count, dtype=torch.bool)
-    mask[torch.from_numpy(nodes.astype(np.int64))] = True
-    return mask
-
-
-def _archive(path: Path) -> _Found:
+def _read_archive(path: Path) -> _Found:
     found = arrays.read(path)
     if missing := [name for name in _ARRAYS if name not in found]:
         raise DataError(f"{path} has no array {', '.join(missing)}: it is another file")
@@ -107,7 +100,7 @@ def _archive(path: Path) -> _Found:
     return x, found["labels"], found["edges"].reshape(-1, 2), places
 
 
-def _published(paths: tuple[Path, ...]) -> _Found:
+def _read_pickles(paths: tuple[Path, ...]) -> _Found:
     """The eight files: `allx` has all nodes but the test nodes, which `tx` has in another order.
 
     In the graph a test node has the number that its line of `test.index` says; of Citeseer, some

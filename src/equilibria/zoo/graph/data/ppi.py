@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from equilibria.run.data.storage import DataError, open_file, reading
-from equilibria.zoo.graph.data.graph import Graph, undirected
-from equilibria.zoo.graph.data.sets import NodeSet
+from equilibria.run.data.storage import DataError
+from equilibria.zoo.graph.data.graph import Graph, add_reverse
+from equilibria.zoo.graph.data.sets import NodeSet, read_content
 from equilibria.zoo.io import arrays
-from equilibria.zoo.io.archive import DAMAGED_ZIP, open_zip
 from equilibria.zoo.io.remote import Entry, Files, Remote
 
 GRAPHS = {"train": 20, "valid": 2, "test": 2}
@@ -43,18 +41,26 @@ def read(files: Files) -> NodeSet:
         DataError: If a file is missing, damaged or another one.
     """
     paths = files.paths
-    get = _packed(paths[0]) if paths[0].suffix == ".zip" else _unpacked(paths)
-    parts = {split: _graphs(get, split, paths[0]) for split in GRAPHS}
+    parts = {split: _graphs(paths, split) for split in GRAPHS}
     labels = tuple(f"function {number}" for number in range(1, LABELS + 1))
     return NodeSet.of(files, parts, labels=labels, multilabel=True)
 
 
-def _graphs(get: Callable[[str], bytes], split: str, where: Path) -> list[Graph]:
+def _graphs(paths: tuple[Path, ...], split: str) -> list[Graph]:
+    folders = {path.name: path.parent for path in paths}
+
+    def get(part: str) -> bytes:
+        name = f"{split}_{part}"
+        content = read_content(folders.get(name, paths[0]), name, _LARGEST)
+        if content is None:
+            raise DataError(f"{paths[0]} does not contain {name}: it is a different file")
+        return content
+
     try:
-        tree = json.loads(get(f"{split}_graph.json"))
+        tree = json.loads(get(_PARTS[0]))
         links = np.array([(link["source"], link["target"]) for link in tree["links"]], np.int64)
         links = links.reshape(-1, 2)
-        x, y, owner = (_array(get(f"{split}_{part}")) for part in _PARTS[1:])
+        x, y, owner = (_array(get(part)) for part in _PARTS[1:])
         if x.shape[1:] != (FEATURES,) or y.shape != (len(x), LABELS) or owner.shape != (len(x),):
             raise ValueError(f"arrays of shapes {x.shape}, {y.shape} and {owner.shape}")
         if len(tissues := np.unique(owner)) != GRAPHS[split]:
@@ -64,8 +70,8 @@ def _graphs(get: Callable[[str], bytes], split: str, where: Path) -> list[Graph]
         return [_tissue(x, y, owner == tissue, links) for tissue in tissues]
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
         raise DataError(
-            f"{where}: the {split} part is damaged or another one ({error!r}); delete it and run "
-            "again"
+            f"{paths[0]}: the {split} part is damaged or another one ({error!r}); delete it and "
+            "run again"
         ) from None
 
 
@@ -78,44 +84,12 @@ def _tissue(x: np.ndarray, y: np.ndarray, mine: np.ndarray, links: np.ndarray) -
     count = int(mine.sum())
     features = torch.from_numpy(arrays.finite(x[mine], "feats"))
     return Graph(
-        features, undirected(edge_index, count), y=torch.from_numpy(y[mine].astype(np.float32))
+        features, add_reverse(edge_index, count), y=torch.from_numpy(y[mine].astype(np.float32))
     )
 
 
 def _array(content: bytes) -> np.ndarray:
     return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-
-
-def _unpacked(paths: tuple[Path, ...]) -> Callable[[str], bytes]:
-    by_name = {path.name: path for path in paths}
-
-    def content(name: str) -> bytes:
-        with reading(by_name[name]), open_file(by_name[name]) as file:
-            return _bounded(file.read(_LARGEST + 1), name)
-
-    return content
-
-
-def _packed(path: Path) -> Callable[[str], bytes]:
-    def content(name: str) -> bytes:
-        with (
-            reading(path, *DAMAGED_ZIP),
-            open_file(path) as stored,
-            open_zip(stored, path) as archive,
-        ):
-            inside = next((n for n in archive.namelist() if Path(n).name == name), None)
-            if inside is None:
-                raise DataError(f"{path} does not contain {name}: it is a different file")
-            with archive.open(inside) as file:
-                return _bounded(file.read(_LARGEST + 1), name)
-
-    return content
-
-
-def _bounded(content: bytes, name: str) -> bytes:
-    if len(content) > _LARGEST:
-        raise ValueError(f"{name} has more than {_LARGEST:,} bytes")
-    return content
 
 
 _ARCHIVE = Remote(

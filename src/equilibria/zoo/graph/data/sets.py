@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from equilibria.run.data.storage import DataError, open_file, reading
 from equilibria.zoo.graph.data.graph import SPLITS, Graph
+from equilibria.zoo.io.archive import DAMAGED_ZIP, open_zip
 from equilibria.zoo.io.remote import Files
 
 
@@ -52,9 +55,7 @@ class NodeSet:
             names: `labels` and `multilabel`.
         """
         return cls(
-            name=files.entry.name,
-            title=files.title,
-            source=files.source,
+            **origin(files),
             checksum=digest(graph for part in SPLITS for graph in parts[part]),
             **{part: tuple(parts[part]) for part in SPLITS},
             **names,
@@ -97,6 +98,13 @@ class GraphSet:
     source: str
     checksum: str
 
+    @classmethod
+    def of(
+        cls, source: Files | Path, graphs: tuple[Graph, ...], labels: tuple[str, ...]
+    ) -> GraphSet:
+        """Graphs that were read from the files of a data set, or from a path of the user's."""
+        return cls(**origin(source), graphs=graphs, labels=labels, checksum=digest(graphs))
+
     def __len__(self) -> int:
         return len(self.graphs)
 
@@ -113,6 +121,53 @@ class GraphSet:
     def select(self, index: Tensor) -> tuple[Graph, ...]:
         """The graphs at some positions, in that order."""
         return tuple(self.graphs[place] for place in index.tolist())
+
+
+def origin(source: Files | Path) -> dict[str, str]:
+    """Name, title and source of what was read from the files of a data set, or from a path."""
+    if isinstance(source, Files):
+        return {"name": source.entry.name, "title": source.title, "source": source.source}
+    place = source.resolve()
+    title = place.name if place.is_dir() else source.stem
+    return {"name": str(place), "title": title, "source": str(place)}
+
+
+def read_content(
+    place: Path, name: str, largest: int, *, folder: str | None = None
+) -> bytes | None:
+    """The bytes of a file in a folder or a zip archive; None if there is no such file.
+
+    Args:
+        place: The folder, or the archive.
+        name: Of the file.
+        largest: Bytes that it may have.
+        folder: That of the archive, in which the file is unless it is in none; None for any.
+
+    Raises:
+        DataError: If it cannot be read, or is too large.
+    """
+    if place.is_dir():
+        path = place / name
+        if not path.exists():
+            return None
+        with reading(path), open_file(path) as file:
+            content = file.read(largest + 1)
+    else:
+        with (
+            reading(place, *DAMAGED_ZIP),
+            open_file(place) as stored,
+            open_zip(stored, place) as archive,
+        ):
+            places = None if folder is None else (name, f"{folder}/{name}")
+            members = (each for each in archive.namelist() if Path(each).name == name)
+            member = next((each for each in members if not places or each in places), None)
+            if member is None:
+                return None
+            with archive.open(member) as file:
+                content = file.read(largest + 1)
+    if len(content) > largest:
+        raise DataError(f"{name} in {place} has more than {largest:,} bytes: it is damaged")
+    return content
 
 
 def digest(graphs: Iterable[Graph]) -> str:

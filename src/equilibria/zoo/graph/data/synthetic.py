@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from equilibria.zoo.graph.data.graph import Graph, undirected
+from equilibria.zoo.graph.data.graph import SPLITS, Graph, add_reverse, make_masks
 from equilibria.zoo.graph.data.sets import NodeSet, digest
 from equilibria.zoo.io.remote import Entry, Files, Remote
 
@@ -76,11 +76,8 @@ def chains(
             f"shares are {', '.join(map(str, shares))} of {count} nodes: expected two, with "
             "at least one node left for each of train, valid and test: take more or longer chains"
         )
-    masks = {}
-    for name, places in zip(("train", "valid", "test"), order.split(sizes), strict=True):
-        masks[name] = torch.zeros(count, dtype=torch.bool)
-        masks[name][places] = True
-    return Graph(x, edges if directed else undirected(edges, count), y=y, masks=masks)
+    masks = make_masks(dict(zip(SPLITS, order.split(sizes), strict=True)), count)
+    return Graph(x, edges if directed else add_reverse(edges, count), y=y, masks=masks)
 
 
 def read(
@@ -100,11 +97,11 @@ def read(
     return NodeSet(
         name=files.entry.name,
         title=f"{kind} chains of length {length}, {classes} classes",
+        source=files.source,
         train=(graph,),
         valid=(graph,),
         test=(graph,),
         labels=tuple(map(str, range(classes))),
-        source=files.source,
         checksum=digest([graph]),
     )
 

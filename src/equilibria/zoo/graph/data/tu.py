@@ -5,19 +5,16 @@ from __future__ import annotations
 import codecs
 import os
 import warnings
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from equilibria.run.data.storage import DataError, open_file, reading
-from equilibria.zoo.graph.data.graph import Graph, simple
-from equilibria.zoo.graph.data.sets import GraphSet, digest
+from equilibria.run.data.storage import DataError
+from equilibria.zoo.graph.data.graph import Graph, simplify, split_graphs
+from equilibria.zoo.graph.data.sets import GraphSet, read_content
 from equilibria.zoo.io import arrays
-from equilibria.zoo.io.archive import DAMAGED_ZIP, find_member, open_zip
 from equilibria.zoo.io.remote import Entry, Files, Remote
 
 LARGEST = 1 << 30
@@ -25,9 +22,6 @@ LARGEST = 1 << 30
 
 _NEEDED = ("A", "graph_indicator", "graph_labels")
 _NODES = ("node_labels", "node_attributes")
-
-Content = Callable[[str], bytes | None]
-"""The bytes of the file ``NAME_PART.txt``, by its part; None if there is no such file."""
 
 
 def read(files: Files, *, name: str, attributes: bool = False) -> GraphSet:
@@ -46,20 +40,9 @@ def read(files: Files, *, name: str, attributes: bool = False) -> GraphSet:
     Raises:
         DataError: If a file is damaged or another one, or there are no attributes.
     """
-    paths = files.paths
-    if paths[0].suffix == ".zip":
-        content, where = _packed(paths[0], name), paths[0]
-    else:
-        content, where = _unpacked(paths[0].parent, name), paths[0].parent
-    graphs, labels = parsed(content, name, where, attributes=attributes)
-    return GraphSet(
-        name=files.entry.name,
-        title=files.title,
-        graphs=graphs,
-        labels=labels,
-        source=files.source,
-        checksum=digest(graphs),
-    )
+    first = files.paths[0]
+    where = first if first.suffix == ".zip" else first.parent
+    return GraphSet.of(files, *read_texts(where, name, attributes=attributes))
 
 
 def load(root: str | os.PathLike[str], *, attributes: bool | None = None) -> GraphSet:
@@ -86,44 +69,38 @@ def load(root: str | os.PathLike[str], *, attributes: bool | None = None) -> Gra
         what = f"files of {', '.join(found)}" if found else "no file NAME_A.txt"
         raise DataError(f"{root} has {what}: expected the text files of one NAME, {EXPECTED}")
     (name,) = found
-    content = _unpacked(root, name)
-    graphs, labels = parsed(content, name, root, attributes=attributes)
-    lines = (content("A") or b"").strip().count(b"\n") + 1
+    graphs, labels = read_texts(root, name, attributes=attributes)
+    lines = (_content(root, name, "A") or b"").strip().count(b"\n") + 1
     if dropped := lines - sum(graph.edges for graph in graphs):
         warnings.warn(
             f"{name}_A.txt in {root} has {dropped:,} edges that are repeated or join a node to "
             "itself: they are left out",
             stacklevel=2,
         )
-    path = str(root.resolve())
-    return GraphSet(
-        name=path,
-        title=root.resolve().name,
-        graphs=graphs,
-        labels=labels,
-        source=path,
-        checksum=digest(graphs),
-    )
+    return GraphSet.of(root, graphs, labels)
 
 
 EXPECTED = "NAME_A.txt, NAME_graph_indicator.txt and NAME_graph_labels.txt"
 
 
-def parsed(
-    content: Content, name: str, where: Path, *, attributes: bool | None
+def _content(where: Path, name: str, part: str) -> bytes | None:
+    return read_content(where, f"{name}_{part}.txt", LARGEST, folder=name)
+
+
+def read_texts(
+    where: Path, name: str, *, attributes: bool | None
 ) -> tuple[tuple[Graph, ...], tuple[str, ...]]:
     """The graphs in some texts, and what their classes are called.
 
     Args:
-        content: Of each file.
+        where: A folder, or a zip archive of one.
         name: In the names of the files.
-        where: They are, for messages.
         attributes: Whether to read those of nodes; None for where there are any.
 
     Raises:
         DataError: If a file is missing or does not fit.
     """
-    texts = {part: content(part) for part in (*_NEEDED, *_NODES)}
+    texts = {part: _content(where, name, part) for part in (*_NEEDED, *_NODES)}
     for part in _NEEDED:
         if texts[part] is None:
             raise DataError(f"{where} has no {name}_{part}.txt: expected {EXPECTED}")
@@ -161,22 +138,11 @@ def parsed(
         )
     y = torch.from_numpy(np.searchsorted(classes, names))
     try:
-        return _cut(x, torch.from_numpy(owner), edges, y), tuple(map(str, classes))
+        edge_index = simplify(torch.from_numpy(edges).T, len(x))
+        graphs = split_graphs(x, edge_index, None, torch.from_numpy(owner), y)
+        return graphs, tuple(map(str, classes))
     except (ValueError, TypeError) as error:
         raise DataError(f"{where} is damaged: {error}") from None
-
-
-def _cut(x: Tensor, owner: Tensor, edges: np.ndarray, y: Tensor) -> tuple[Graph, ...]:
-    """The graphs, each with its own numbers of nodes."""
-    sizes = owner.bincount(minlength=len(y))
-    first = sizes.cumsum(0) - sizes
-    edge_index = simple(torch.from_numpy(edges).T, len(x))  # sorted, so by graph too
-    of = owner[edge_index[0]]
-    local = edge_index - first[of]
-    counts = of.bincount(minlength=len(y)).tolist()
-    parts = zip(x.split(sizes.tolist()), local.split(counts, 1), y, strict=True)
-    # Copies: a graph that is kept alone should not keep all the others.
-    return tuple(Graph(a.clone(), b.clone(), y=c.clone()) for a, b, c in parts)
 
 
 def _check(
@@ -220,59 +186,22 @@ def _rows(content: bytes, name: str, kind: type[np.generic], columns: int | None
     try:
         if not lines:
             raise ValueError("it is empty")
-        count = lines[0].count(b",") + 1
-        if columns is not None and count != columns:
-            raise ValueError(f"expected {columns} columns, got {count}")
+        table = [line.split(b",") for line in lines]
+        count = columns or len(table[0])
+        for number, row in enumerate(table, 1):
+            if len(row) != count:
+                raise ValueError(f"line {number} has {len(row)} columns, expected {count}")
         # As float64 first: some programs write the label 1 as 1.0.
-        values = np.array(b" ".join(lines).replace(b",", b" ").split(), np.float64)
-        if len(values) != count * len(lines) or not np.isfinite(values).all():
-            raise ValueError(
-                f"expected finite numbers, {count} per line, got {len(values)} on {len(lines)} "
-                "lines"
-            )
-        for number, line in enumerate(lines, 1):
-            if line.count(b",") + 1 != count:
-                raise ValueError(f"line {number} has other than the {count} columns of line 1")
-        if len(odd := np.flatnonzero(values != values.astype(kind))):
-            line, value = odd[0] // count + 1, values[odd[0]]
-            raise ValueError(f"line {line} has {value:g}: expected whole numbers")
-        values = values.astype(kind)
+        values = np.array(table, np.float64)
+        if not np.isfinite(values).all():
+            line = int(np.argwhere(~np.isfinite(values))[0, 0]) + 1
+            raise ValueError(f"line {line} has {values[line - 1]}: expected finite numbers")
+        if len(odd := np.argwhere(values != values.astype(kind))):
+            line = int(odd[0, 0]) + 1
+            raise ValueError(f"line {line} has {values[tuple(odd[0])]:g}: expected whole numbers")
+        return values.astype(kind)
     except (ValueError, OverflowError) as error:
         raise DataError(f"{name} is damaged or the wrong file ({error})") from None
-    return values.reshape(-1, count)
-
-
-def _unpacked(root: Path, name: str) -> Content:
-    def content(part: str) -> bytes | None:
-        path = root / f"{name}_{part}.txt"
-        if not path.exists():
-            return None
-        with reading(path), open_file(path) as file:
-            return _bounded(file.read(LARGEST + 1), path)
-
-    return content
-
-
-def _packed(path: Path, name: str) -> Content:
-    def content(part: str) -> bytes | None:
-        with (
-            reading(path, *DAMAGED_ZIP),
-            open_file(path) as stored,
-            open_zip(stored, path) as archive,
-        ):
-            member = find_member(archive, f"{name}/{name}_{part}.txt")
-            if member is None:
-                return None
-            with archive.open(member) as file:
-                return _bounded(file.read(LARGEST + 1), f"{member} in {path}")
-
-    return content
-
-
-def _bounded(content: bytes, name: object) -> bytes:
-    if len(content) > LARGEST:
-        raise DataError(f"{name} has more than {LARGEST:,} bytes: it is damaged or another file")
-    return content
 
 
 # --- entries -------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import os
 import warnings
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +14,10 @@ from torch import Tensor
 
 from equilibria.run.data.dataset import UserData
 from equilibria.run.data.storage import DataError
+from equilibria.zoo.graph.checks import check_batch
 from equilibria.zoo.graph.data import tu
-from equilibria.zoo.graph.data.graph import SPLITS, Graph
-from equilibria.zoo.graph.data.sets import GraphSet, NodeSet, digest
+from equilibria.zoo.graph.data.graph import SPLITS, Graph, split_graphs
+from equilibria.zoo.graph.data.sets import GraphSet, NodeSet, digest, origin
 from equilibria.zoo.io import arrays
 
 NODES = (
@@ -80,7 +82,7 @@ def load_nodes(path: str | os.PathLike[str], *, whole: bool = False) -> NodeSet:
                     f"node {int(torch.nonzero(y < 0)[0])} has the class -1 in y: give all nodes a "
                     "class, or say with the masks train, valid and test which nodes are used"
                 )
-            masks = {"test": y.reshape(len(y), -1).amax(1) >= 0} if whole else _divided(y, path)
+            masks = {"test": y.reshape(len(y), -1).amax(1) >= 0} if whole else _divide(y, path)
         for name, mask in masks.items():
             if not bool(mask.any()):
                 raise ValueError(f"no node is in the mask {name}")
@@ -89,14 +91,12 @@ def load_nodes(path: str | os.PathLike[str], *, whole: bool = False) -> NodeSet:
     except (ValueError, TypeError) as error:
         raise DataError(f"{path}: {error}") from None
     _warn_of_edges(graph, path)
-    place = str(path.resolve())
+    parts: dict[str, Any] = {name: (graph,) if name in masks else () for name in SPLITS}
     return NodeSet(
-        name=place,
-        title=path.stem,
-        **{name: (graph,) if name in masks else () for name in SPLITS},
+        **origin(path),
+        **parts,
         labels=_labels(y, path),
         multilabel=y.ndim == 2,
-        source=place,
         checksum=digest([graph]),
     )
 
@@ -134,57 +134,14 @@ def load_graphs(path: str | os.PathLike[str], **options: bool) -> GraphSet:
     owner = _whole(found["batch"], f"batch in {path}")
     try:
         whole = Graph(x, edge_index, edge_weight)
-        _check_batch(owner, len(x), len(y))
-        if bool((owner[edge_index[0]] != owner[edge_index[1]]).any()):
-            edge = int(torch.nonzero(owner[edge_index[0]] != owner[edge_index[1]])[0])
-            raise ValueError(f"edge {edge} joins nodes of two graphs")
-        graphs = _cut(x, edge_index, edge_weight, owner, y)
+        check_batch(owner, len(x), edge_index)
+        if (count := int(owner[-1]) + 1) != len(y):
+            raise ValueError(f"batch has {count} graphs, and y the classes of {len(y)}")
+        graphs = split_graphs(x, edge_index, edge_weight, owner, y)
     except (ValueError, TypeError) as error:
         raise DataError(f"{path}: {error}") from None
     _warn_of_edges(whole, path)
-    place = str(path.resolve())
-    return GraphSet(
-        name=place,
-        title=path.stem,
-        graphs=graphs,
-        labels=_labels(y, path),
-        source=place,
-        checksum=digest(graphs),
-    )
-
-
-def _cut(
-    x: Tensor, edge_index: Tensor, weight: Tensor | None, owner: Tensor, y: Tensor
-) -> tuple[Graph, ...]:
-    sizes = owner.bincount(minlength=len(y))
-    first = sizes.cumsum(0) - sizes
-    of = owner[edge_index[0]]
-    order = of.argsort(stable=True)
-    counts = of.bincount(minlength=len(y)).tolist()
-    local = (edge_index - first[of])[:, order].split(counts, 1)
-    weights = [None] * len(y) if weight is None else weight[order].split(counts)
-    parts = zip(x.split(sizes.tolist()), local, weights, y, strict=True)
-    return tuple(
-        Graph(a.clone(), b.clone(), None if w is None else w.clone(), c.clone())
-        for a, b, w, c in parts
-    )
-
-
-def _check_batch(owner: Tensor, nodes: int, graphs: int) -> None:
-    if owner.shape != (nodes,):
-        raise ValueError(
-            f"batch has the shape {tuple(owner.shape)}: expected ({nodes},), the graph of each node"
-        )
-    if bool((owner.diff() < 0).any()):
-        node = int(torch.nonzero(owner.diff() < 0)[0]) + 1
-        raise ValueError(
-            f"batch is not sorted: node {node} is of graph {int(owner[node])} and the node before "
-            f"of graph {int(owner[node - 1])}; put the nodes of each graph together, in order"
-        )
-    if owner.unique().tolist() != list(range(graphs)):
-        empty = sorted({*range(graphs)} - {*owner.tolist()})
-        what = f"graph {empty[0]} has no node" if empty else f"there is a graph {int(owner.max())}"
-        raise ValueError(f"batch: {what}, but y has classes of {graphs} graphs, counted from 0")
+    return GraphSet.of(path, graphs, _labels(y, path))
 
 
 def _warn_of_edges(graph: Graph, path: Path) -> None:
@@ -220,13 +177,9 @@ def _arrays(
 def _tensors(found: dict[str, np.ndarray], path: Path) -> tuple[Tensor, Tensor, Tensor | None]:
     x = torch.from_numpy(arrays.finite(found["x"], f"x in {path}"))
     weight = found.get("edge_weight")
-    return (
-        x,
-        _whole(found["edge_index"], f"edge_index in {path}"),
-        None
-        if weight is None
-        else torch.from_numpy(arrays.finite(weight, f"edge_weight in {path}")),
-    )
+    if weight is not None:
+        weight = torch.from_numpy(arrays.finite(weight, f"edge_weight in {path}"))
+    return x, _whole(found["edge_index"], f"edge_index in {path}"), weight
 
 
 def _whole(array: np.ndarray, name: str) -> Tensor:
@@ -272,7 +225,7 @@ def _labels(y: Tensor, path: Path) -> tuple[str, ...]:
     return tuple(map(str, range(count)))
 
 
-def _divided(y: Tensor, path: Path) -> dict[str, Tensor]:
+def _divide(y: Tensor, path: Path) -> dict[str, Tensor]:
     """Masks of 60, 20 and 20 % of each class, or of all nodes where a node has several labels."""
     generator = torch.Generator().manual_seed(_SEED)
     masks = {name: torch.zeros(len(y), dtype=torch.bool) for name in SPLITS}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 from typing_extensions import override
 
@@ -18,34 +17,6 @@ from equilibria.words import listed, plural
 
 GRAPHS = "graphs.json"
 """The file of a run folder with the names of the classes and the number of features."""
-
-
-def complete(
-    config: ModelConfig, features: int, classes: int, level: str, source: str
-) -> ModelConfig:
-    """Return the config of a graph network with what the data say filled in.
-
-    Args:
-        config: what the recipe says.
-        features: of a node.
-        classes: outputs.
-        level: what has classes: "node" or "graph".
-        source: what the data are called.
-
-    Raises:
-        ValueError: it is of no such model, or of one for other data.
-    """
-    if not (isinstance(config, ClassifierConfig) and hasattr(config, "level")):
-        raise ValueError(f"{type(config).__name__} describes no network for graphs")
-    facts: dict[str, Any] = {"shape": (features,), "classes": classes, "level": level}
-    for name, value in facts.items():
-        given = getattr(config, name)
-        given = tuple(given) if isinstance(given, list) else given
-        if given is not None and given != value:
-            raise ValueError(
-                f"model.{name} is {given}, and {source} has {value}: leave it out or set it to that"
-            )
-    return replace(config, **facts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +80,34 @@ class Known:
 
 
 class OnGraphs(SampleTask):
-    """Samples that are graphs, whose numbers of nodes and edges differ."""
+    """Samples that are graphs, whose numbers of nodes and edges differ.
+
+    Attributes:
+        known: what a run folder keeps of them.
+    """
+
+    known: Known
+
+    @override
+    def complete(self, config: ModelConfig) -> ModelConfig:
+        if not (isinstance(config, ClassifierConfig) and hasattr(config, "level")):
+            raise ValueError(f"{type(config).__name__} describes no network for graphs")
+        known = self.known
+        facts = {"shape": (known.features,), "classes": len(known.labels), "level": known.level}
+        for name, value in facts.items():
+            given = getattr(config, name)
+            given = tuple(given) if isinstance(given, list) else given
+            if given is not None and given != value:
+                raise ValueError(
+                    f"model.{name} is {given}, and {known.source} has {value}: leave it out or set "
+                    "it to that"
+                )
+        return replace(config, **facts)
+
+    @override
+    def save(self, folder: Path) -> None:
+        """Write graphs.json: names of the classes, and the number of features."""
+        self.known.save(folder)
 
     @override
     def refuses_export(self) -> str:

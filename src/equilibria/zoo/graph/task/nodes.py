@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,13 +16,13 @@ from typing_extensions import override
 from equilibria.checks import check_fields
 from equilibria.metric import ACCURACY, Metric, Sums
 from equilibria.run.data import available, load
-from equilibria.run.models import Model, ModelConfig
+from equilibria.run.models import Model
 from equilibria.run.tasks.base import TaskConfig, right
 from equilibria.zoo.graph import data as graphs
 from equilibria.zoo.graph.data import Graph, NodeSet
 from equilibria.zoo.graph.data.graph import Joined
 from equilibria.zoo.graph.data.synthetic import FEATURES
-from equilibria.zoo.graph.task.graphs import Known, OnGraphs, complete
+from equilibria.zoo.graph.task.graphs import Known, OnGraphs
 
 
 def _micro_f1(sums: Sums) -> float:
@@ -114,31 +115,18 @@ class Chains(TaskConfig):
     data_seed: int = 0
 
     def __post_init__(self) -> None:
-        self._drawn()  # it says what is impossible
+        graphs.chains(**self._options)  # it says what is impossible
 
-    def _drawn(self) -> Graph:
-        return graphs.chains(
-            self.length,
-            classes=self.classes,
-            chains=self.chains,
-            directed=self.directed,
-            features=self.features,
-            noise=self.noise,
-            seed=self.data_seed,
-        )
+    @property
+    def _options(self) -> dict[str, Any]:
+        """What the chains are drawn with."""
+        options = {**vars(self), "seed": self.data_seed}
+        del options["data_seed"]
+        return options
 
     @override
     def load(self, data_dir: Path | None = None) -> NodeTask:
-        options = {
-            "length": self.length,
-            "classes": self.classes,
-            "chains": self.chains,
-            "directed": self.directed,
-            "features": self.features,
-            "noise": self.noise,
-            "seed": self.data_seed,
-        }
-        return NodeTask(load("chains", data_dir, **options))
+        return NodeTask(load("chains", data_dir, **self._options))
 
 
 class NodeTask(OnGraphs):
@@ -179,12 +167,12 @@ class NodeTask(OnGraphs):
             known.check(self.known)
             self.known = known
         if split is not None:
-            parts = dict.fromkeys(parts, (_divided(found, split),))
+            parts = dict.fromkeys(parts, (_divide(found, split),))
         if normalise is None:
             normalise = not any(bool((g.x < 0).any()) for part in parts.values() for g in part)
         self.normalise = normalise
         if normalise:
-            parts = _normalised(parts, found.title)
+            parts = _normalise(parts, found.title)
         super().__init__({name: Joined(each, name) for name, each in parts.items()}, found.checksum)
         self.multilabel = found.multilabel
         self.metrics = (MICRO_F1,) if found.multilabel else (ACCURACY,)
@@ -196,18 +184,13 @@ class NodeTask(OnGraphs):
         return replace(config, normalise=self.normalise) if own else config
 
     @override
-    def complete(self, config: ModelConfig) -> ModelConfig:
-        known = self.known
-        return complete(config, known.features, len(known.labels), known.level, known.source)
-
-    @override
     def units(self, targets: Tensor) -> int:
-        return int(_asked(targets).sum())
+        return int(_has_target(targets).sum())
 
     @override
     def loss(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:
         if self.multilabel:
-            asked = _asked(targets)
+            asked = _has_target(targets)
             output, targets = output[asked], targets[asked].to(output.dtype)
             losses = functional.binary_cross_entropy_with_logits(output, targets, reduction="none")
             return losses.mean(1).sum()
@@ -215,7 +198,7 @@ class NodeTask(OnGraphs):
 
     @override
     def sums(self, model: Model, output: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        asked = _asked(targets)
+        asked = _has_target(targets)
         if not self.multilabel:
             return right(output[asked].argmax(1) == targets[asked])
         given, there = output[asked] > 0, targets[asked] > 0
@@ -225,32 +208,25 @@ class NodeTask(OnGraphs):
             "missed": (~given & there).sum(),
         }
 
-    @override
-    def save(self, folder: Path) -> None:
-        """Write graphs.json: names of the classes, and the number of features."""
-        self.known.save(folder)
 
-
-def _asked(targets: Tensor) -> Tensor:
+def _has_target(targets: Tensor) -> Tensor:
     """Whether something is asked of each node, (nodes,), bool."""
     return (targets if targets.ndim == 1 else targets[:, 0]) >= 0
 
 
-def _normalised(
-    parts: Mapping[str, tuple[Graph, ...]], source: str
-) -> dict[str, tuple[Graph, ...]]:
+def _normalise(parts: Mapping[str, tuple[Graph, ...]], source: str) -> dict[str, tuple[Graph, ...]]:
     """The parts with normalised features; what is the same graph in several stays the same."""
     made: dict[int, Graph] = {}
     for graph in (graph for part in parts.values() for graph in part):
         if id(graph) not in made:
             try:
-                made[id(graph)] = graphs.normalised(graph)
+                made[id(graph)] = graphs.normalise_features(graph)
             except ValueError as error:
                 raise ValueError(f"{source}: {error}; set task.normalise to null") from None
     return {name: tuple(made[id(graph)] for graph in part) for name, part in parts.items()}
 
 
-def _divided(found: NodeSet, seed: int) -> Graph:
+def _divide(found: NodeSet, seed: int) -> Graph:
     """The graph of a set with its nodes divided at random.
 
     Raises:

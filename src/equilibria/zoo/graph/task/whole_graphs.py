@@ -10,11 +10,10 @@ from typing_extensions import override
 
 from equilibria.checks import check_fields
 from equilibria.run.data import load
-from equilibria.run.models import ModelConfig
 from equilibria.run.tasks.base import LabelledTask, TaskConfig, known
 from equilibria.zoo.graph.data import GraphSet
 from equilibria.zoo.graph.data.graph import Joined
-from equilibria.zoo.graph.task.graphs import Known, OnGraphs, complete
+from equilibria.zoo.graph.task.graphs import Known, OnGraphs
 from equilibria.zoo.io import selection
 
 
@@ -63,7 +62,7 @@ class GraphClassification(TaskConfig):
                 "there are no graphs to learn from: name a folder or file with --data FOLDER or "
                 "--data FILE.npz"
             )
-        return GraphTask(self, self._found(data_dir))
+        return GraphTask(self, self._read(data_dir))
 
     @override
     def load_other(self, run: Path, data_dir: Path | None = None) -> GraphTask:
@@ -72,9 +71,9 @@ class GraphClassification(TaskConfig):
         Raises:
             DataError: they have other features or classes than the run's.
         """
-        return GraphTask(self, self._found(data_dir), Known.read(run))
+        return GraphTask(self, self._read(data_dir), Known.read(run))
 
-    def _found(self, data_dir: Path | None) -> GraphSet:
+    def _read(self, data_dir: Path | None) -> GraphSet:
         assert self.data is not None  # as `load` has checked
         options = {} if self.attributes is None else {"attributes": self.attributes}
         return load(self.data, data_dir, kind=GraphSet, **options)
@@ -113,20 +112,10 @@ class GraphTask(OnGraphs, LabelledTask):
         super().__init__({name: Joined(each, name) for name, each in parts.items()}, found.checksum)
 
     @override
-    def complete(self, config: ModelConfig) -> ModelConfig:
-        seen = self.known
-        return complete(config, seen.features, len(seen.labels), seen.level, seen.source)
-
-    @override
     def reference(self, split: str) -> dict[str, float]:
         """Return the accuracy of always predicting the most frequent class in training."""
         learned, asked = (self.samples[name][:][1] for name in ("train", known(self, split)))
         return {"accuracy": float((asked == learned.bincount().argmax()).double().mean())}
-
-    @override
-    def save(self, folder: Path) -> None:
-        """Write graphs.json: names of the classes, and the number of features."""
-        self.known.save(folder)
 
 
 def _places(config: GraphClassification, found: GraphSet) -> dict[str, torch.Tensor]:
