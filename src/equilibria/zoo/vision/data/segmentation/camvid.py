@@ -22,7 +22,8 @@ from equilibria.zoo.vision.data.segmentation.masks import (
     MaskedImages,
     SegmentationSet,
     Size,
-    images_of,
+    check_rgb,
+    read_listed,
 )
 
 STORED = (360, 480)
@@ -56,10 +57,19 @@ def read_camvid(
         DataError: If the files are damaged, or one is missing.
         ValueError: If `channels` is given and not 3.
     """
-    if channels not in (None, 3):
-        raise ValueError(f"channels is {channels}, and the frames of CamVid are RGB: 3, or null")
-    frames = _Frames(files)
-    splits = {split: frames.images(split, size) for split in SPLITS}
+    check_rgb(channels, files.entry.title)
+    place = files.paths[0]
+    if files.remote.copy is not None:
+        content, names = _open_tars(files.paths)
+    elif place.suffix == ".zip":
+        content, names = _open_zip(place)
+    else:
+        content, names = _open_folder(place.parent)
+    pairs, checksum = _pair_frames(content, names, place.parent)
+    splits = {
+        split: _find_images(content, pairs[split], size, f"{checksum[:24]}-{split}")
+        for split in SPLITS
+    }
     return SegmentationSet(
         title=files.title,
         train=splits["train"],
@@ -67,7 +77,7 @@ def read_camvid(
         valid=splits["val"],
         labels=LABELS,
         colours=COLOURS11,
-        checksum=frames.checksum,
+        checksum=f"sha256:{checksum}",
     )
 
 
@@ -75,7 +85,7 @@ Reader = Callable[[str], bytes]
 """Gives the content of ``SPLIT/NAME``, ``SPLITannot/NAME`` or ``SPLIT.txt``."""
 
 
-def _folder(root: Path) -> tuple[Reader, list[str]]:
+def _open_folder(root: Path) -> tuple[Reader, list[str]]:
     """The repository's own folder, unpacked."""
     names = [f"{split}.txt" for split in SPLITS]
     for split in SPLITS:
@@ -90,7 +100,7 @@ def _folder(root: Path) -> tuple[Reader, list[str]]:
     return content, names
 
 
-def _zip(path: Path) -> tuple[Reader, list[str]]:
+def _open_zip(path: Path) -> tuple[Reader, list[str]]:
     """The repository, as its host packs it."""
     with reading(path, *archive.DAMAGED_ZIP):
         packed, lock = archive.open_zip(path, path), threading.Lock()
@@ -111,7 +121,7 @@ def _zip(path: Path) -> tuple[Reader, list[str]]:
     return content, names
 
 
-def _tars(paths: Sequence[Path]) -> tuple[Reader, list[str]]:
+def _open_tars(paths: Sequence[Path]) -> tuple[Reader, list[str]]:
     """A tar file and a list of names for each split."""
     found: dict[str, bytes] = {}
     for path in paths:
@@ -123,81 +133,67 @@ def _tars(paths: Sequence[Path]) -> tuple[Reader, list[str]]:
     return found.__getitem__, list(found)
 
 
-class _Frames:
-    """Names of all frames by split, their content, and a checksum of it."""
+def _stems(text: str) -> list[str]:
+    """The frames that a list names, in its order; each line names one, or its files."""
+    return [Path(line.split()[0]).stem for line in text.splitlines() if line.strip()]
 
-    def __init__(self, files: Files) -> None:
-        self.place = files.paths[0]
-        if files.remote.copy is not None:
-            self.content, names = _tars(files.paths)
-        elif self.place.suffix == ".zip":
-            self.content, names = _zip(self.place)
-        else:
-            self.content, names = _folder(self.place.parent)
-        there = {name.rpartition(".")[0]: name for name in names if not name.endswith(".txt")}
-        self.pairs: dict[str, list[tuple[str, str]]] = {}
-        total = hashlib.sha256()
-        for split, count in SPLITS.items():
-            lines = self._read_list(split, set(names))
-            if len(lines) != count:
-                raise DataError(
-                    f"{split}.txt of {self.place.parent} lists {len(lines)} frames: expected "
-                    f"{count}"
-                )
-            self.pairs[split] = []
-            for stem in lines:
-                pair = []
-                for folder in (split, f"{split}annot"):
-                    if (name := there.get(f"{folder}/{stem}")) is None:
-                        raise DataError(
-                            f"CamVid in {self.place.parent} lacks {folder}/{stem}: unpack it again"
-                        )
-                    total.update(f"{name}\0".encode() + self.content(name))
-                    pair.append(name)
-                self.pairs[split].append((pair[0], pair[1]))
-        self.checksum = f"sha256:{total.hexdigest()}"
 
-    def _read_list(self, split: str, names: set[str]) -> list[str]:
-        """The frames of a split, in the order of the list; each line names one, or its files."""
+def _pair_frames(
+    content: Reader, names: Sequence[str], place: Path
+) -> tuple[dict[str, list[tuple[str, str]]], str]:
+    """The names of all frames with their masks by split, and a checksum of their content.
+
+    Args:
+        content: Gives the content of a file.
+        names: Of all files.
+        place: Where they are, for messages.
+    """
+    there = {name.rpartition(".")[0]: name for name in names if not name.endswith(".txt")}
+    pairs: dict[str, list[tuple[str, str]]] = {split: [] for split in SPLITS}
+    total = hashlib.sha256()
+    for split, count in SPLITS.items():
         if f"{split}.txt" not in names:
-            raise DataError(f"CamVid in {self.place.parent} lacks {split}.txt: unpack it again")
-        lines = self.content(f"{split}.txt").decode("utf-8", "replace").split("\n")
-        return [Path(line.split()[0]).stem for line in lines if line.strip()]
+            raise DataError(f"CamVid in {place} lacks {split}.txt: unpack it again")
+        stems = _stems(content(f"{split}.txt").decode("utf-8", "replace"))
+        if len(stems) != count:
+            raise DataError(f"{split}.txt of {place} lists {len(stems)} frames: expected {count}")
+        for stem in stems:
+            wanted = (f"{split}/{stem}", f"{split}annot/{stem}")
+            if lacking := [each for each in wanted if each not in there]:
+                raise DataError(f"CamVid in {place} lacks {lacking[0]}: unpack it again")
+            image, mask = there[wanted[0]], there[wanted[1]]
+            for name in (image, mask):
+                total.update(f"{name}\0".encode() + content(name))
+            pairs[split].append((image, mask))
+    return pairs, total.hexdigest()
 
-    def images(self, split: str, size: Size | None) -> MaskedImages:
-        """The frames of a split, at their own size or another, which is kept in the cache."""
-        pairs = self.pairs[split]
-        source = Encoded(
-            read=self.content,
-            images=[image for image, _ in pairs],
-            masks=[mask for _, mask in pairs],
-            mode="RGB",
-            sizes=[size or STORED] * len(pairs),
-            stored=[STORED] * len(pairs),
-            numbers=NUMBERS,
-        )
-        images = MaskedImages(
-            names=[Path(image).stem for image, _ in pairs],
-            sizes=source.sizes,
-            channels=3,
-            source=source,
-            places=range(len(pairs)),
-        )
-        if size is None or images.bytes > MEMORY:
-            return images
 
-        def make() -> dict[str, torch.Tensor]:
-            found = images.decoded()
-            places = range(len(found))
-            return {
-                "images": torch.stack([found.image(k) for k in places]),
-                "masks": torch.stack([found.mask(k) for k in places]),
-            }
+def _find_images(
+    content: Reader, pairs: Sequence[tuple[str, str]], size: Size | None, key: str
+) -> MaskedImages:
+    """The frames of a split, at their own size or another, which is kept in the cache by a key."""
+    images = Encoded(
+        read=content,
+        images=[image for image, _ in pairs],
+        masks=[mask for _, mask in pairs],
+        mode="RGB",
+        stored=[STORED] * len(pairs),
+        size=size,
+        numbers=NUMBERS,
+    ).whole()
+    if size is None or images.bytes > MEMORY:
+        return images
 
-        key = self.checksum.partition(":")[2][:24]
-        name = f"images/camvid-{_FORMAT}-{key}-{split}-{size[0]}x{size[1]}"
-        tensors = remote.tensors(name, make)
-        return replace(images, source=Kept(tensors["images"], tensors["masks"]))
+    def make() -> dict[str, torch.Tensor]:
+        found = images.decoded()
+        places = range(len(found))
+        return {
+            "images": torch.stack([found.image(k) for k in places]),
+            "masks": torch.stack([found.mask(k) for k in places]),
+        }
+
+    tensors = remote.tensors(f"images/camvid-{_FORMAT}-{key}-{size[0]}x{size[1]}", make)
+    return replace(images, source=Kept(tensors["images"], tensors["masks"]))
 
 
 _FILES = tuple(name for split in SPLITS for name in (f"{split}.txt", f"{split}/", f"{split}annot/"))
@@ -255,8 +251,7 @@ def read_camvid32(
         DataError: If a file is missing or damaged, or a mask has a colour that is not listed.
         ValueError: If `channels` is 1.
     """
-    if channels not in (None, 3):
-        raise ValueError(f"channels is {channels}, and the frames of CamVid are RGB: 3, or null")
+    check_rgb(channels, files.entry.title)
     root = files.paths[0].parent
     labels, colours, table = _classes(root / COLOURS)
     names = sorted(path.stem for path in (root / IMAGES).glob("*.png"))
@@ -282,15 +277,15 @@ def read_camvid32(
 
     with reading(root / COLOURS):
         meaning = (root / COLOURS).read_bytes()
-    found, checksum = images_of(root, splits, size=size, numbers=numbers, meaning=meaning)
-    return SegmentationSet(
-        title=files.title,
-        train=found["train"],
-        test=found["test"],
-        valid=found.get("val"),
+    return read_listed(
+        files.title,
+        root,
+        splits,
+        size=size,
+        numbers=numbers,
+        meaning=meaning,
         labels=labels,
         colours=colours,
-        checksum=checksum,
     )
 
 
@@ -330,8 +325,7 @@ def _splits(root: Path, names: list[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for split, path in lists.items():
         with reading(path):
-            lines = path.read_text("utf-8").splitlines()
-        found[split] = [Path(line.split()[0]).stem for line in lines if line.strip()]
+            found[split] = _stems(path.read_text("utf-8"))
     return found
 
 

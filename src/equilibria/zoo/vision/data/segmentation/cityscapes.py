@@ -11,7 +11,8 @@ from equilibria.zoo.vision.data.segmentation.masks import (
     Pairs,
     SegmentationSet,
     Size,
-    images_of,
+    check_rgb,
+    read_listed,
 )
 
 CLASSES = (
@@ -55,8 +56,7 @@ def read(files: Files, *, size: Size | None = None, channels: int | None = None)
         DataError: If a file is missing or damaged.
         ValueError: If `channels` is 1.
     """
-    if channels not in (None, 3):
-        raise ValueError(f"channels is {channels}, and Cityscapes is RGB: 3, or null")
+    check_rgb(channels, files.entry.title)
     root = files.paths[0].parent.parent
     splits: dict[str, Pairs] = {}
     for split in COUNTS:
@@ -69,17 +69,11 @@ def read(files: Files, *, size: Size | None = None, channels: int | None = None)
             (f"leftImg8bit/{split}/{name}", f"gtFine/{split}/{name.removesuffix(_IMAGE)}{_MASK}")
             for name in names
         ]
-    found, checksum = images_of(root, splits, size=size, numbers=NUMBERS)
-    counts = {split: len(images) for split, images in found.items()}
+    counts = {split: len(pairs) for split, pairs in splits.items()}
     part = "" if counts == COUNTS else f" ({counts['train']:,} training images)"
-    return SegmentationSet(
-        title=files.title + part,
-        train=found["train"],
-        test=found["val"],
-        valid=None,
-        labels=tuple(name for _, name, _ in CLASSES),
-        colours=tuple(colour for _, _, colour in CLASSES),
-        checksum=checksum,
+    _, labels, colours = zip(*CLASSES, strict=True)
+    return read_listed(
+        files.title + part, root, splits, size=size, numbers=NUMBERS, labels=labels, colours=colours
     )
 
 

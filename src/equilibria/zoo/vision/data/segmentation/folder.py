@@ -24,7 +24,6 @@ from equilibria.zoo.io.layout import STRAY, TEST, TRAIN, VALID
 from equilibria.zoo.vision.data.segmentation.masks import (
     VOID,
     Encoded,
-    MaskedImages,
     SegmentationSet,
     Size,
     check_sizes,
@@ -158,33 +157,26 @@ def load(
         channels = headers.channels_of(path, images, scanned)
     else:
         headers.check_depth(path, images, scanned)
-    stored = [(header.height, header.width) for header in scanned]
     source = Encoded(
         read=content,
         images=[str(path / name) for name in images],
         masks=[str(path / name) for name in masks],
         mode="RGB" if channels == 3 else "L",
-        sizes=[size or each for each in stored],
-        stored=stored,
+        stored=[header[:2] for header in scanned],
+        size=size,
         numbers=classes.numbers,
     )
     of_masks, mask_checksum = headers.scan(path, masks)
     _check_kind(source, of_masks)
     check_sizes(source, of_masks)
     # Values first, whatever they stand for: another classes.txt need not decode the files again.
-    plain = replace(source, sizes=stored, numbers=np.arange(256, dtype=np.int16))
+    plain = replace(source, size=None, numbers=np.arange(256, dtype=np.int16))
     found = counts(plain, hashlib.sha256(f"{checksum}{mask_checksum}".encode()).hexdigest())
     splits = _splits(parts, whole)
     _check_values(source, found, classes, path / CLASSES)
     _check_learned(found if whole else found[splits[TRAIN].numpy()], classes, path, whole)
     values = [int(np.flatnonzero(classes.numbers == k)[0]) for k in range(len(classes.labels))]
-    every = MaskedImages(
-        names=[Path(name).stem for name in images],
-        sizes=source.sizes,
-        channels=channels,
-        source=source,
-        places=range(len(pairs)),
-    )
+    every = source.whole()
     key = f"{classes.labels}{classes.numbers.tolist()}{checksum}{mask_checksum}"
     return SegmentationSet(
         title=path.resolve().name,
@@ -207,19 +199,17 @@ def _parts(root: Path) -> dict[str, list[tuple[str, str]]]:
         raise DataError(f"{root} has no folder {IMAGES}: {EXPECTED}")
     if len(valid) > 1:
         raise DataError(f"{root} has both {valid[0]} and {valid[1]}: keep only one of them")
-    found = {TRAIN: _pairs(root, TRAIN)}
+    names = {TRAIN: TRAIN}
     if (root / TEST / IMAGES).is_dir():
-        found[TEST] = _pairs(root, TEST)
-        if valid:
-            found["valid"] = _pairs(root, valid[0])
+        names |= {TEST: TEST} | ({"valid": valid[0]} if valid else {})
     elif valid:
-        found[TEST] = _pairs(root, valid[0])
+        names[TEST] = valid[0]
     else:
         raise DataError(
             f"{root} has a folder train but neither test nor val: put test images into "
             f"{root / TEST / IMAGES} and their masks into {root / TEST / MASKS}"
         )
-    return found
+    return {part: _pairs(root, name) for part, name in names.items()}
 
 
 def _pairs(root: Path, part: str) -> list[tuple[str, str]]:
@@ -269,11 +259,8 @@ def _files(root: Path, part: str, kind: str) -> dict[str, str]:
 def _splits(parts: dict[str, list[tuple[str, str]]], whole: bool) -> dict[str, torch.Tensor]:
     """The places of each split among all pairs."""
     if "" not in parts:
-        starts, begin = {}, 0
-        for part, pairs in parts.items():
-            starts[part] = torch.arange(begin, begin + len(pairs))
-            begin += len(pairs)
-        return starts
+        lengths = [len(pairs) for pairs in parts.values()]
+        return dict(zip(parts, torch.arange(sum(lengths)).split(lengths), strict=True))
     count = len(parts[""])
     if whole:
         return {TRAIN: torch.arange(0), TEST: torch.arange(count)}

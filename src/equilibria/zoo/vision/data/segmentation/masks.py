@@ -25,6 +25,9 @@ VOID = 255
 Size = tuple[int, int]
 """Height and width, in pixels."""
 
+Numbers = np.ndarray | Callable[[np.ndarray, str], np.ndarray]
+"""What the values of masks stand for; see `Encoded`."""
+
 
 class Source(Protocol):
     """Images and masks by their places."""
@@ -104,9 +107,8 @@ class MaskedImages:
         if isinstance(self.source, Kept) or self.bytes > MEMORY:
             return self
         pairs = decode.in_threads(lambda k: (self.image(k), self.mask(k)), range(len(self)))
-        remote = list(track(pairs, len(self), "Reading images"))
-        source = Kept([image for image, _ in remote], [mask for _, mask in remote])
-        return replace(self, source=source, places=range(len(self)))
+        images, masks = zip(*track(pairs, len(self), "Reading images"), strict=True)
+        return replace(self, source=Kept(images, masks), places=range(len(self)))
 
 
 @dataclass(frozen=True)
@@ -134,8 +136,8 @@ class Encoded:
         images: Names of the images' files, as messages have them.
         masks: Names of the masks' files, in the same order.
         mode: ``"RGB"`` or ``"L"``, what images are read as.
-        sizes: Height and width that images and masks are given out in.
         stored: Height and width that they have.
+        size: Height and width that images and masks are given out in; None for those they have.
         numbers: The class, or `VOID`, that each value of a mask stands for, int16 ``(256,)``, -1
             for a value that stands for nothing; or a function of the pixels of a mask, ``(height,
             width)`` or ``(height, width, 3)``, and its name.
@@ -145,19 +147,27 @@ class Encoded:
     images: Sequence[str]
     masks: Sequence[str]
     mode: str
-    sizes: Sequence[Size]
     stored: Sequence[Size]
-    numbers: np.ndarray | Callable[[np.ndarray, str], np.ndarray]
+    size: Size | None
+    numbers: Numbers
+
+    def whole(self) -> MaskedImages:
+        """All images, in the order of their files."""
+        return MaskedImages(
+            names=[Path(name).stem for name in self.images],
+            sizes=[self.size or each for each in self.stored],
+            channels=3 if self.mode == "RGB" else 1,
+            source=self,
+            places=range(len(self.images)),
+        )
 
     def image(self, place: int) -> Tensor:
         """Return an image, interpolated linearly, over as many pixels as one covers."""
-        name, size = self.images[place], self.sizes[place]
+        name, size = self.images[place], self.size or self.stored[place]
         same = size == self.stored[place]
         part = None if same else (lambda height, width: (0.0, 0.0, float(height), float(width)))
-        content = self.read(name)
-        return torch.from_numpy(
-            np.ascontiguousarray(decode.pixels(content, name, self.mode, size, part))
-        )
+        pixels = decode.pixels(self.read(name), name, self.mode, size, part)
+        return torch.from_numpy(np.ascontiguousarray(pixels))
 
     def mask(self, place: int) -> Tensor:
         """Return a mask; in another size, of the nearest pixels.
@@ -168,18 +178,16 @@ class Encoded:
         """
         name = self.masks[place]
         values = mask_pixels(self.read(name), name)
-        if values.shape[:2] != self.stored[place]:
-            high, wide = self.stored[place]
+        high, wide = self.stored[place]
+        if values.shape[:2] != (high, wide):
             raise DataError(
                 f"{name} has {values.shape[0]} x {values.shape[1]} pixels and its image "
                 f"{self.images[place]} has {high} x {wide}: a mask has the size of its image"
             )
         of = self.numbers
         classes = of(values, name) if callable(of) else look_up_classes(values, of, name)
-        if (size := self.sizes[place]) != self.stored[place]:
-            rows, columns = (
-                nearest(old, new) for old, new in zip(classes.shape, size, strict=True)
-            )
+        if self.size is not None:
+            rows, columns = map(nearest, classes.shape, self.size)
             classes = classes[rows[:, None], columns]
         return torch.from_numpy(np.ascontiguousarray(classes))
 
@@ -363,24 +371,37 @@ Pairs = Sequence[tuple[str, str]]
 """Names of images with those of their masks, below one folder."""
 
 
-def images_of(
+def check_rgb(channels: int | None, title: str) -> None:
+    """Raise ValueError if other channels are asked for than the 3 that a data set has."""
+    if channels not in (None, 3):
+        raise ValueError(f"channels is {channels}, and the images of {title} are RGB: 3, or null")
+
+
+def read_listed(
+    title: str,
     root: Path,
     splits: Mapping[str, Pairs],
     *,
     size: Size | None,
-    numbers: np.ndarray | Callable[[np.ndarray, str], np.ndarray],
+    numbers: Numbers,
     meaning: bytes = b"",
-) -> tuple[dict[str, MaskedImages], str]:
-    """Return the images of each split, on disk until they are used, and a checksum of all files.
+    labels: tuple[str, ...],
+    colours: tuple[tuple[int, int, int], ...],
+) -> SegmentationSet:
+    """Return a data set of RGB images, on disk until they are used.
 
     Each file is decoded once, the first time that these files are seen.
 
     Args:
+        title: Its name in tables.
         root: Folder of the files.
-        splits: Names by split.
+        splits: Names by split: "train", "val" and "test", or without the last: then the validation
+            images are the test images.
         size: Height and width that images and masks are brought to; None for those they have.
         numbers: As `Encoded` takes it.
         meaning: What a function of `numbers` depends on, for the checksum.
+        labels: Names of the classes.
+        colours: Of the classes.
 
     Raises:
         DataError: If a file is missing or damaged, a mask has another size than its image, or a
@@ -394,31 +415,28 @@ def images_of(
         )
     scanned, checksum = headers.scan(root, names)
     of_masks, mask_checksum = headers.scan(root, masks)
-    stored = [(header.height, header.width) for header in scanned]
     table = b"" if callable(numbers) else numbers.tobytes()
     total = hashlib.sha256(f"{checksum}{mask_checksum}".encode() + meaning + table).hexdigest()
-
     source = Encoded(
         read=content,
         images=[str(root / name) for name in names],
         masks=[str(root / name) for name in masks],
         mode="RGB",
-        sizes=[size or each for each in stored],
-        stored=stored,
+        stored=[header[:2] for header in scanned],
+        size=size,
         numbers=numbers,
     )
     check_sizes(source, of_masks)
-    counts(replace(source, sizes=stored), total)
-    found: dict[str, MaskedImages] = {}
-    begin = 0
-    for split, pairs in splits.items():
-        places = range(begin, begin + len(pairs))
-        found[split] = MaskedImages(
-            names=[Path(name).stem for name, _ in pairs],
-            sizes=[source.sizes[k] for k in places],
-            channels=3,
-            source=source,
-            places=places,
-        )
-        begin += len(pairs)
-    return found, f"sha256:{total}"
+    counts(replace(source, size=None), total)
+    whole, lengths = source.whole(), [len(pairs) for pairs in splits.values()]
+    parts = torch.arange(len(names)).split(lengths)
+    found = {split: whole.select(part) for split, part in zip(splits, parts, strict=True)}
+    return SegmentationSet(
+        title=title,
+        train=found["train"],
+        test=found.get("test", found.get("val")),
+        valid=found.get("val") if "test" in found else None,
+        labels=labels,
+        colours=colours,
+        checksum=f"sha256:{total}",
+    )

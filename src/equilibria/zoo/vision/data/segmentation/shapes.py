@@ -13,6 +13,7 @@ from equilibria.zoo.vision.data.segmentation.masks import (
     MaskedImages,
     SegmentationSet,
     Size,
+    check_rgb,
     nearest,
 )
 
@@ -38,8 +39,7 @@ def read(files: Files, *, size: Size | None = None, channels: int | None = None)
     Raises:
         ValueError: If `channels` is 1.
     """
-    if channels not in (None, 3):
-        raise ValueError(f"channels is {channels}, and the drawn images are RGB: 3, or null")
+    check_rgb(channels, files.entry.title)
     splits, total = {}, hashlib.sha256()
     for seed, (split, count) in enumerate(COUNTS.items()):
         generator = np.random.default_rng([17, seed])
@@ -95,7 +95,7 @@ def _images(
             images.float(), size=(high, wide), mode="bilinear", antialias=True
         )
         images = images.round().clamp(0, 255).to(torch.uint8)
-        rows, columns = (torch.from_numpy(nearest(*pair)) for pair in zip(SIZE, size, strict=True))
+        rows, columns = (torch.from_numpy(lines) for lines in map(nearest, SIZE, size))
         masks = masks[:, rows[:, None], columns]
     return MaskedImages(
         names=[f"{split}-{number:03}" for number in range(len(pairs))],

@@ -14,8 +14,9 @@ from equilibria.zoo.vision.data.segmentation.masks import (
     VOID,
     SegmentationSet,
     Size,
-    images_of,
+    check_rgb,
     palette,
+    read_listed,
 )
 
 LABELS = (
@@ -41,20 +42,13 @@ def read(files: Files, *, size: Size | None = None, channels: int | None = None)
         DataError: If a file is missing or damaged.
         ValueError: If `channels` is 1.
     """
-    if channels not in (None, 3):
-        raise ValueError(f"channels is {channels}, and Pascal VOC is RGB: 3, or null")
+    check_rgb(channels, files.entry.title)
     place = files.paths[0]
     root = _unpack(place) if place.name == ARCHIVE else place.parent.parent
     splits = {split: _pairs(root, split) for split in ("train", "val")}
-    found, checksum = images_of(root, splits, size=size, numbers=NUMBERS)
-    return SegmentationSet(
-        title=files.title,
-        train=found["train"],
-        test=found["val"],
-        valid=None,
-        labels=LABELS,
-        colours=palette(len(LABELS)),
-        checksum=checksum,
+    colours = palette(len(LABELS))
+    return read_listed(
+        files.title, root, splits, size=size, numbers=NUMBERS, labels=LABELS, colours=colours
     )
 
 
