@@ -10,7 +10,7 @@ from equilibria.run.models import Model
 from equilibria.run.studies.measures.epochs import solves
 from equilibria.run.studies.study import Context, Point, Study
 from equilibria.run.studies.views import Pivot, mean, spread
-from equilibria.zoo.vision.model.inference import MultiScale, Tiled
+from equilibria.zoo.vision.model.segmentation import MultiScale, Tiled
 from equilibria.zoo.vision.task.segmentation import SegmentationTask
 from papers.mdeq.scenes import SEEDS, training_of
 from papers.published import BAI_2022

@@ -22,7 +22,7 @@ from equilibria.zoo.io.decode import resize, weights
 from equilibria.zoo.io.selection import parts, shares
 from equilibria.zoo.vision.model.mdeq import MDEQConfig
 from equilibria.zoo.vision.model.single_scale import DenseConfig
-from equilibria.zoo.vision.predict.seeing import sight
+from equilibria.zoo.vision.predict import sight
 from equilibria.zoo.vision.task.batches import Photographs, crop_images, flip_images
 from equilibria.zoo.vision.task.classification import ImageClassification
 from equilibria.zoo.vision.task.seen import Seen

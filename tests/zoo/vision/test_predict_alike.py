@@ -15,9 +15,8 @@ from equilibria.run.cli.main import main
 from equilibria.run.data.storage import DataError
 from equilibria.solve import Picard, fixed_point
 from equilibria.zoo.io import layout
-from equilibria.zoo.vision.predict import engine
-from equilibria.zoo.vision.predict.engine import _solve
-from equilibria.zoo.vision.predict.seeing import sight
+from equilibria.zoo.vision import predict as engine
+from equilibria.zoo.vision.predict import _solve, sight
 from equilibria.zoo.vision.task.classification import ImageClassification
 from equilibria.zoo.vision.task.seen import IMAGES, Seen
 from equilibria.zoo.vision.task.segmentation import ImageSegmentation

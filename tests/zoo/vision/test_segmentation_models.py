@@ -7,9 +7,8 @@ import pytest
 import torch
 
 import equilibria as eq
-from equilibria.zoo.vision.model.inference import MultiScale, Tiled
 from equilibria.zoo.vision.model.mdeq import MDEQ
-from equilibria.zoo.vision.model.segmentation import MDEQSegmentationConfig
+from equilibria.zoo.vision.model.segmentation import MDEQSegmentationConfig, MultiScale, Tiled
 
 SMALL = MDEQSegmentationConfig(
     channels=(8, 16), expansion=2, groups=4, shape=(3, 24, 32), classes=5, projection=False

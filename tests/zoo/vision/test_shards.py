@@ -11,9 +11,8 @@ from tar_shards import folder, labelled, picture, write
 from equilibria.run.data.storage import DataError
 from equilibria.zoo.vision.data.shards import read_index
 from equilibria.zoo.vision.data.shards import samples as samples_of
-from equilibria.zoo.vision.data.shards.dataset import is_sharded, load
+from equilibria.zoo.vision.data.shards.dataset import is_sharded, load, survey
 from equilibria.zoo.vision.data.shards.images import class_of, image_of
-from equilibria.zoo.vision.data.shards.survey import survey
 from file_server import serving
 
 PNG = picture(1)

@@ -11,7 +11,7 @@ from PIL import Image
 
 from equilibria.run.data import DataError
 from equilibria.zoo.vision.data.segmentation import VOID, folder
-from equilibria.zoo.vision.predict.engine import mask_png
+from equilibria.zoo.vision.predict import mask_png
 from unlike_pictures import RGB
 
 CLASSES = {

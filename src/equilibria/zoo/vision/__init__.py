@@ -22,9 +22,9 @@ APPLICATION = Application(
         ".data.segmentation.masks:SegmentationSet": {
             "camvid": ".data.segmentation.camvid:CAMVID",
             "camvid32": ".data.segmentation.camvid:CAMVID32",
-            "cityscapes": ".data.segmentation.cityscapes:CITYSCAPES",
-            "shapes": ".data.segmentation.shapes:SHAPES_SET",
-            "voc": ".data.segmentation.voc:VOC",
+            "cityscapes": ".data.segmentation.named:CITYSCAPES",
+            "shapes": ".data.segmentation.named:SHAPES_SET",
+            "voc": ".data.segmentation.named:VOC",
         },
         "equilibria.run.data.dataset:Dataset": {
             "cifar10": ".data.cifar:CIFAR10",
@@ -32,12 +32,12 @@ APPLICATION = Application(
             "digits": ".data.digits:DIGITS",
             "mnist": ".data.mnist:MNIST",
         },
-        ".data.images.folder:ImageFolder": {
-            "imagenet": ".data.images.imagenet:IMAGENET",
+        ".data.images:ImageFolder": {
+            "imagenet": ".data.images:IMAGENET",
         },
     },
     folders={
-        ".data.images.folder:ImageFolder": ".data.images.folder:OWN",
+        ".data.images:ImageFolder": ".data.images:OWN",
         ".data.segmentation.masks:SegmentationSet": ".data.segmentation.folder:OWN",
     },
     tasks={
@@ -62,7 +62,7 @@ APPLICATION = Application(
         "evaluate.views": ".commands.views:Views",
     },
     galleries={
-        "classification": ".gallery.classified:GALLERY",
-        "segmentation": ".gallery.segmented:GALLERY",
+        "classification": ".gallery:CLASSIFICATION",
+        "segmentation": ".gallery:SEGMENTATION",
     },
 )

@@ -32,10 +32,11 @@ from equilibria.run.cli.status import DONE, ERROR
 from equilibria.run.weights import checksum
 from equilibria.solve import Status
 from equilibria.words import others
-from equilibria.zoo.io.rows import Journal
+from equilibria.zoo.io.naming import pictures
+from equilibria.zoo.io.rows import Journal, journal
 from equilibria.zoo.vision.commands.views import add_views, changes_of, view
 from equilibria.zoo.vision.model.config import VisionConfig
-from equilibria.zoo.vision.predict import Large, Options, journal, pictures, predict
+from equilibria.zoo.vision.predict import Large, Options, predict
 from equilibria.zoo.vision.task.seen import IMAGES, Seen
 
 LESS_MEMORY = "lower --batch-size, or have large images seen through a smaller --window"

@@ -20,9 +20,8 @@ from pathlib import Path
 from equilibria.run.cli.output import Output, listing
 from equilibria.run.cli.parser import Parser, UserError
 from equilibria.run.data.storage import DataError, reading
-from equilibria.zoo.vision.data.shards.dataset import SPLITS, is_index
+from equilibria.zoo.vision.data.shards.dataset import SPLITS, Surveyed, is_index, survey
 from equilibria.zoo.vision.data.shards.index import is_path
-from equilibria.zoo.vision.data.shards.survey import Surveyed, survey
 
 WORDS = {"train": ("train", "training"), "test": ("test",), "valid": ("val", "valid", "validation")}
 """What stands in the names of the shards of a split."""

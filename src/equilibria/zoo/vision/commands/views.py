@@ -118,7 +118,7 @@ def view(model: Model, changes: Mapping[str, Any]) -> Model:
     Raises:
         UserError: it cannot.
     """
-    from equilibria.zoo.vision.model.inference import MultiScale, Tiled
+    from equilibria.zoo.vision.model.segmentation import MultiScale, Tiled
 
     try:
         if "window" in changes:

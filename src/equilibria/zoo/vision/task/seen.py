@@ -198,12 +198,13 @@ class ImageTaskConfig(TaskConfig):
         None stands for images with labels, which are not among the inputs: a named data set, or a
         folder of images and masks.
         """
+        from equilibria.zoo.io.naming import pictures
         from equilibria.zoo.vision import predict  # which sees images as this module says
 
         named = data in available(Dataset) or (Path(data).expanduser() / "masks").exists()
         if named or not (run / IMAGES).is_file():
             return None
-        images = predict.pictures([data], without=run / "predictions")
+        images = pictures([data], without=run / "predictions")
         return predict.iterate_batches(images, Seen.read(run / IMAGES), batches, size, seed)
 
 

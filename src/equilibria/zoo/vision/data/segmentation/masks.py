@@ -434,7 +434,7 @@ def read_listed(
     return SegmentationSet(
         title=title,
         train=found["train"],
-        test=found.get("test", found.get("val")),
+        test=found["test" if "test" in found else "val"],
         valid=found.get("val") if "test" in found else None,
         labels=labels,
         colours=colours,

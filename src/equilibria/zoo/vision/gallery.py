@@ -1,4 +1,4 @@
-"""Mistakes and right answers of a classifier."""
+"""What a report shows of images: mistakes and right answers, or test images under masks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from equilibria.run.gallery.kind import (
     Picture,
     Stored,
     as_it_was,
+    hex_of,
     rtol_of,
     settling,
 )
 from equilibria.run.models import Model
-from equilibria.run.pictures import image_png, size_to_look_at
+from equilibria.run.pictures import image_png, numbers_png, size_to_look_at
 from equilibria.run.tasks import Batch
 from equilibria.words import percent, plural
+from equilibria.zoo.vision.model.segmentation import masks_of, upsample
 from equilibria.zoo.vision.task.classification import ClassificationTask
+from equilibria.zoo.vision.task.segmentation import SegmentationTask
 
 _BATCH = 50
 """Test images that are looked at together, at most."""
@@ -45,7 +48,9 @@ class _Images(Stored):
     pictures: list[_Image]
 
 
-def _hang(task: ClassificationTask, model: Model, batch: int) -> tuple[Hanging, dict[str, Any]]:
+def _hang_classes(
+    task: ClassificationTask, model: Model, batch: int
+) -> tuple[Hanging, dict[str, Any]]:
     """Draw some mistakes and some right answers, the first of the test images in an order that is
     random and always the same."""
     samples = task.samples["test"]
@@ -78,7 +83,7 @@ def _hang(task: ClassificationTask, model: Model, batch: int) -> tuple[Hanging, 
     return hanging, {"count": len(samples), "seen": seen, "wrong": mistakes}
 
 
-def _describe(content: Mapping[str, Any]) -> str:
+def _describe_classes(content: Mapping[str, Any]) -> str:
     seen, wrong, pictures = content["seen"], content["wrong"], content["pictures"]
     shown = sum(_is_mistaken(picture) for picture in pictures)
     images = plural(seen, "test image")
@@ -96,7 +101,7 @@ def _is_mistaken(picture: Mapping[str, Any]) -> bool:
     return picture["told"][0][0] != picture["truth"]
 
 
-def _note(picture: Mapping[str, Any]) -> list[str]:
+def _note_class(picture: Mapping[str, Any]) -> list[str]:
     (best, chance), *others = picture["told"]
     answer = f"predicted {best}" if _is_mistaken(picture) else "correct"
     notes = [f"{answer}, {percent(chance)}"]
@@ -109,12 +114,77 @@ def _title(picture: Mapping[str, Any]) -> str:
     return picture["truth"]
 
 
-GALLERY = GalleryKind(
-    hang=_hang,
+CLASSIFICATION = GalleryKind(
+    hang=_hang_classes,
     shape=_Images,
-    describe=_describe,
-    note=_note,
+    describe=_describe_classes,
+    note=_note_class,
     title=_title,
     is_wrong=_is_mistaken,
     wide=False,
+)
+
+
+# --- segmentation ---------------------------------------------------------------------------------
+
+_SCENES = 4
+"""Images that are shown."""
+
+
+class _Scene(Picture):
+    name: str
+    right: float
+
+
+class _Scenes(Stored):
+    pictures: list[_Scene]
+
+
+def _hang_masks(
+    task: SegmentationTask, model: Model, batch: int
+) -> tuple[Hanging, dict[str, Any]] | None:
+    """Draw some images, spread evenly over the test images; None of a network without masks.
+
+    Beside what every gallery tells there are `classes`, names and colours of those in the masks.
+    """
+    images = task.images["test"]
+    count = min(_SCENES, len(images))
+    hanging, shown = Hanging(), set[int]()
+    for place in range(count):
+        place = (2 * place + 1) * len(images) // (2 * count)
+        inputs, targets, *_ = task.batch_of(images, [place])
+        output = model(inputs).output
+        if isinstance(output, dict) and "masks" not in output:
+            return None  # it tells which classes are there, not where
+        mask = targets[0]
+        told = upsample(masks_of(output).float(), mask.shape).argmax(1)[0]
+        known = mask < task.classes
+        shown.update(told.unique().tolist(), mask[known].unique().tolist())
+        right = int((told == mask)[known].sum()) / max(1, int(known.sum()))
+        size = size_to_look_at(*mask.shape)
+        hanging.add(
+            {"name": images.names[place], "right": right},
+            settling(model, inputs, rtol_of(model)),
+            size,
+            image=image_png(as_it_was(inputs[0], task.statistics), size),
+            truth=numbers_png(mask, task.colours, size),
+            told=numbers_png(told, task.colours, size),
+        )
+    classes = [[task.labels[k], hex_of(task.colours[k])] for k in sorted(shown)]
+    return hanging, {"count": len(images), "seen": count, "classes": classes}
+
+
+def _describe_masks(content: Mapping[str, Any]) -> str:
+    return (
+        f"{content['seen']} of {plural(content['count'], 'test image')}, evenly spaced, whatever "
+        "the network predicts for them. Void pixels of the truth are left blank."
+    )
+
+
+def _note_mask(picture: Mapping[str, Any]) -> list[str]:
+    return [f"{percent(picture['right'])} of the pixels correct"]
+
+
+SEGMENTATION = GalleryKind(
+    hang=_hang_masks, shape=_Scenes, describe=_describe_masks, note=_note_mask
 )
