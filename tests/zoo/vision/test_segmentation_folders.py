@@ -45,7 +45,7 @@ def test_a_folder_without_parts_holds_a_tenth_out(tmp_path):
     assert (len(found.train), len(found.test), found.valid) == (9, 1, None)
     assert not set(found.train.names) & set(found.test.names)
     assert found.labels == ("sky", "earth", "water") and found.colours == palette(3)
-    for images in (found.train, found.train.decoded()):
+    for images in (found.train, found.train.decode_all()):
         for k in range(9):
             image, mask = images.image(k), images.mask(k)
             assert image.dtype == mask.dtype == torch.uint8
@@ -88,7 +88,7 @@ def test_sizes_may_differ(tmp_path):
     found = read(folder, whole=True)
     assert not found.test.same_size and found.test.sizes[0] == (7, 9)
     assert found.test.image(0).shape == (3, 7, 9) and found.test.mask(0).shape == (7, 9)
-    assert found.test.decoded().select(torch.tensor([1, 0])).sizes == [(12, 16), (7, 9)]
+    assert found.test.decode_all().select(torch.tensor([1, 0])).sizes == [(12, 16), (7, 9)]
 
 
 def test_a_palette_of_greys_tells_no_classes_apart(tmp_path):

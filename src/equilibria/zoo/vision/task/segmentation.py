@@ -162,7 +162,7 @@ class SegmentationTask(Task):
         found: SegmentationSet = load(data, data_dir, size=config.size, **options)
         splits = {"train": found.train, "valid": found.valid, "test": found.test}
         self.images = {
-            name: images.decoded()
+            name: images.decode_all()
             for name, images in splits.items()
             if images is not None and len(images)
         }

@@ -185,7 +185,7 @@ def _find_images(
         return images
 
     def make() -> dict[str, torch.Tensor]:
-        found = images.decoded()
+        found = images.decode_all()
         places = range(len(found))
         return {
             "images": torch.stack([found.image(k) for k in places]),

@@ -98,7 +98,7 @@ class MaskedImages:
             places=[self.places[k] for k in chosen],
         )
 
-    def decoded(self) -> MaskedImages:
+    def decode_all(self) -> MaskedImages:
         """The same in memory, where that takes no more than `MEMORY`; otherwise itself.
 
         Raises:
