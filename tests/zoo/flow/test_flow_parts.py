@@ -10,7 +10,7 @@ from PIL import Image
 
 from equilibria.run.data.storage import DataError
 from equilibria.zoo.flow.predict.engine import Deadline, Follower, mismatch
-from equilibria.zoo.flow.predict.frames import Frame, found_in, pairs_of, read_frame
+from equilibria.zoo.flow.predict.frames import Frame, find_frames, pair_frames, read_frame
 from equilibria.zoo.io import video
 
 # --- where a solve begins ------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def test_frames_of_a_folder_are_in_natural_order_with_names_of_their_own(tmp_pat
         Image.new("RGB", (8, 8)).save(tmp_path / name, "PNG")
     (tmp_path / "inner").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "inner" / "a.png")
-    frames = list(found_in([tmp_path]))
+    frames = list(find_frames([tmp_path]))
     assert [frame.key for frame in frames] == [
         str(tmp_path / name) for name in ("B9.jpg", "b9.png", "b10.png")
     ]
@@ -169,12 +169,12 @@ def test_frames_of_a_folder_are_in_natural_order_with_names_of_their_own(tmp_pat
 def test_no_frame_has_the_name_of_the_legend(tmp_path):
     for name in ("a.png", "Legend.png"):
         Image.new("RGB", (8, 8)).save(tmp_path / name)
-    assert [frame.name for frame in found_in([tmp_path])] == ["Legend-2", "a"]
+    assert [frame.name for frame in find_frames([tmp_path])] == ["Legend-2", "a"]
 
 
 def test_pairs_follow_each_other():
     frames = [Frame(str(k), str(k), lambda: torch.zeros(3, 8, 8)) for k in range(3)]
-    pairs = list(pairs_of(frames))
+    pairs = list(pair_frames(frames))
     assert [(p.first.key, p.second.key, p.name, p.follows) for p in pairs] == [
         ("0", "1", "0", False),
         ("1", "2", "1", True),

@@ -17,7 +17,7 @@ from equilibria.run.data import DataError
 from equilibria.run.tasks import Part
 from equilibria.run.trainer import Trainer
 from equilibria.zoo.flow.data import FlowField, FlowSet, Pair, write_flow
-from equilibria.zoo.flow.data.pairs import stacked
+from equilibria.zoo.flow.data.pairs import stack_pairs
 from equilibria.zoo.flow.task import FlowTask, OpticalFlow
 from equilibria.zoo.flow.task import task as tasks
 from equilibria.zoo.flow.task.endpoints import absolute, sums
@@ -54,7 +54,7 @@ class Listed:
         return self.pairs[place]
 
     def batch(self, places):
-        return stacked(self.pairs[k] for k in places.tolist())
+        return stack_pairs(self.pairs[k] for k in places.tolist())
 
     def select(self, index):
         return Listed(self.pairs[k] for k in index.tolist())
@@ -310,7 +310,7 @@ def test_colours_change_alike_but_in_asymmetric_pairs():
 
 def test_asymmetric_pairs_have_colours_of_their_own():
     pairs = [noise(8, 8, seed) for seed in range(40)]
-    pair = stacked(each._replace(second=each.first) for each in pairs)
+    pair = stack_pairs(each._replace(second=each.first) for each in pairs)
     drawn = torch.rand(40, DRAWS, generator=torch.Generator().manual_seed(0))
     for share, hue in ((0.3, 0.1), (0.0, 0.1), (1.0, 0.0)):
         found = seen(pair, View(colour=0.4, hue=hue, asymmetric=share), drawn)

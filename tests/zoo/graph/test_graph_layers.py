@@ -46,7 +46,7 @@ def test_a_linear_equilibrium_equals_the_dense_solution() -> None:
     s = torch.zeros(NODES, NODES, dtype=torch.float64)
     s.index_put_((edges.receiver, edges.sender), edges.weight, accumulate=True)
     system = torch.eye(NODES * 4, dtype=torch.float64) - layer.cell.gamma * torch.kron(
-        s, layer.cell.mixing.detach()
+        s, layer.cell.mixer.detach()
     )
     right = layer.encode(x).detach().flatten()
     expected = torch.linalg.solve(system, right).reshape(NODES, 4)
@@ -100,10 +100,10 @@ def test_what_mixes_the_features_is_of_length_one() -> None:
     """g(F) = F^T F / (||F^T F||_F + 1e-12): of zero it is zero."""
     cell = graph.EIGNN(4, 4).double().cell
     square = cell.factor.T @ cell.factor
-    torch.testing.assert_close(cell.mixing * square.square().sum().sqrt(), square)
+    torch.testing.assert_close(cell.mixer * square.square().sum().sqrt(), square)
     with torch.no_grad():
         cell.factor.zero_()
-    assert not bool(cell.mixing.any())
+    assert not bool(cell.mixer.any())
 
 
 def test_a_self_loop_that_is_given_makes_way_for_the_layers_own() -> None:
@@ -124,7 +124,7 @@ def test_several_scales_are_several_equilibria() -> None:
     one, three = layer.solve(x, edge_index)
     z, u = three.value, layer.encode(x)
     edges, _ = layer.read(x, edge_index, None, None)
-    stepped = z @ layer.equilibria[1].cell.mixing
+    stepped = z @ layer.equilibria[1].cell.mixer
     for _ in range(3):
         stepped = edges(stepped)
     torch.testing.assert_close(0.8 * stepped + u, z, rtol=0, atol=1e-9)

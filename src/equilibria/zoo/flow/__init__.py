@@ -14,12 +14,12 @@ APPLICATION = Application(
     },
     data={
         ".data.pairs:FlowSet": {
-            "chairs": ".data.chairs:CHAIRS",
-            "hd1k": ".data.hd1k:HD1K",
-            "kitti": ".data.kitti:KITTI",
+            "chairs": ".data.published:CHAIRS",
+            "hd1k": ".data.published:HD1K",
+            "kitti": ".data.published:KITTI",
             "layers": ".data.layers:LAYERS",
-            "sintel": ".data.sintel:SINTEL",
-            "things": ".data.things:THINGS",
+            "sintel": ".data.published:SINTEL",
+            "things": ".data.published:THINGS",
         },
     },
     folders={

@@ -253,7 +253,7 @@ def _two(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Outp
     there = [each for each in written if each.exists()]
     if there and not arguments.overwrite:
         raise UserError(f"{there[0]} exists: replace it with --overwrite, or name another --out")
-    (pair,) = reader.pairs_of(reader.found_in(inputs))
+    (pair,) = reader.pair_frames(reader.find_frames(inputs))
     first, second = pair.first.load(), pair.second.load()
     check_pair(network, pair, first, second)
     text = memory_of(network, *first.shape[1:])
@@ -302,12 +302,12 @@ def _many(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Out
         raise UserError(f"--video would replace what is read, {arguments.video}: name another file")
     benchmark = BENCHMARKS.get(arguments.submit)
     if benchmark is None:
-        frames = reader.found_in(inputs, without=out)
+        frames = reader.find_frames(inputs, without=out)
         options, inside = _options(arguments), "flow"
         source = (
             str(inputs[0].absolute()) if len(inputs) == 1 else [str(p.absolute()) for p in inputs]
         )
-        pairs = reader.pairs_of(frames)
+        pairs = reader.pair_frames(frames)
     else:
         root = benchmark.root(arguments.data_dir)
         pairs, inside = benchmark.pairs(root), benchmark.inside

@@ -11,7 +11,7 @@ from equilibria.run.data.dataset import UserData
 from equilibria.run.data.storage import DataError
 from equilibria.words import others
 from equilibria.zoo.flow.data.formats import READERS, suffix_of
-from equilibria.zoo.flow.data.pairs import FlowSet, Names, files_in, pairs_of
+from equilibria.zoo.flow.data.pairs import FlowSet, Names, find_pairs, list_files
 from equilibria.zoo.io.layout import STRAY, TEST, TRAIN, VALID
 
 FIRST, SECOND, FLOW = "first", "second", "flow"
@@ -44,7 +44,7 @@ def load(root: str | os.PathLike[str], *, whole: bool = False) -> FlowSet:
     path = Path(root).expanduser()
     if not path.is_dir():
         raise DataError(f"{path} is not a folder: {EXPECTED}")
-    pairs, checksum = pairs_of(path, _parts(path))
+    pairs, checksum = find_pairs(path, _parts(path))
     if "" in pairs:
         every = pairs.pop("")
         count = len(every)
@@ -114,7 +114,7 @@ def _stems(root: Path, part: str, kind: str) -> dict[str, str]:
     if not folder.is_dir():
         raise DataError(f"{folder} is missing: {EXPECTED}")
     found: dict[str, str] = {}
-    for name in files_in(folder):
+    for name in list_files(folder):
         if name.lower() in STRAY:
             continue
         if kind == FLOW and not suffix_of(Path(name)):

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -90,7 +90,7 @@ class FlowSet:
     checksum: str
 
 
-def stacked(pairs: Iterable[Pair]) -> Pair:
+def stack_pairs(pairs: Iterable[Pair]) -> Pair:
     """A batch of some pairs.
 
     Raises:
@@ -194,14 +194,16 @@ class PairFiles:
         Raises:
             DataError: As `pair`, and if the pairs differ in size.
         """
-        return stacked(decode.in_threads(self.pair, places.tolist()))
+        return stack_pairs(decode.in_threads(self.pair, places.tolist()))
 
     def select(self, index: Tensor) -> PairFiles:
         """The pairs at some places, in that order."""
         return replace(self, files=[self.files[k] for k in index.tolist()])
 
 
-def pairs_of(root: Path, splits: Mapping[str, Sequence[Names]]) -> tuple[dict[str, PairFiles], str]:
+def find_pairs(
+    root: Path, splits: Mapping[str, Sequence[Names]]
+) -> tuple[dict[str, PairFiles], str]:
     """Return the pairs of each split, and a checksum of what is on disk.
 
     Raises:
@@ -216,7 +218,7 @@ def pairs_of(root: Path, splits: Mapping[str, Sequence[Names]]) -> tuple[dict[st
     return found, fingerprint(root, names)
 
 
-def files_in(folder: Path, ending: str = "") -> list[str]:
+def list_files(folder: Path, ending: str = "") -> list[str]:
     """Names of the files in a folder that end so, sorted; hidden ones are left out.
 
     Raises:
@@ -261,23 +263,3 @@ def _check_size(path: Path, size: Sequence[int], first: Path, expected: Sequence
             f"{path} has {size[0]} x {size[1]} pixels (height x width) and {first} has "
             f"{expected[0]} x {expected[1]}: the images of a pair and its flow have one size"
         )
-
-
-# --- passes ---------------------------------------------------------------------------------------
-
-# Rendered films come twice: a clean pass, and a final one with blur, fog and shadows.
-
-
-Pass = Literal["clean", "final"]
-
-
-def chosen(render: str | None) -> tuple[Pass, ...]:
-    """The passes that a name stands for: both for None.
-
-    Raises:
-        ValueError: If it is none.
-    """
-    passes: tuple[Pass, ...] = ("clean", "final")
-    if render is not None and render not in passes:
-        raise ValueError(f"render is {render!r}: expected clean, final, or null for both")
-    return tuple(each for each in passes if render in (None, each))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -59,6 +59,12 @@ class FlowConfig(ModelConfig):
     papers: Teed and Deng 2020; Bai 2022 (thesis), ch. 7.
     """
 
+    called: ClassVar[str]
+    """What tables call the network."""
+
+    attention: ClassVar[bool] = False
+    """Whether motion features are aggregated by the attention of the context."""
+
     encoder: EncoderKind = "basic"
     stages: tuple[int, int, int] | None = None
     features: int = 256
@@ -90,14 +96,14 @@ class FlowConfig(ModelConfig):
         self.lookup()
 
     @property
+    @override
+    def title(self) -> str:
+        return self.called
+
+    @property
     @abc.abstractmethod
     def widths(self) -> UpdateWidths:
         """Channels inside the update operator."""
-
-    @property
-    def attention(self) -> bool:
-        """Whether motion features are aggregated by the attention of the context."""
-        return False
 
     @property
     def starts_from_context(self) -> bool:
@@ -292,10 +298,7 @@ class RAFTConfig(SizedConfig, UnrolledFlowConfig):
     papers: Teed and Deng 2020.
     """
 
-    @property
-    @override
-    def title(self) -> str:
-        return "RAFT"
+    called = "RAFT"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,10 +310,7 @@ class RAFTSmallConfig(SmallConfig, UnrolledFlowConfig):
     papers: Teed and Deng 2020, appendix.
     """
 
-    @property
-    @override
-    def title(self) -> str:
-        return "RAFT, small"
+    called = "RAFT, small"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,15 +323,8 @@ class GMAConfig(RAFTConfig):
     papers: Jiang et al. 2021.
     """
 
-    @property
-    @override
-    def attention(self) -> bool:
-        return True
-
-    @property
-    @override
-    def title(self) -> str:
-        return "GMA"
+    attention = True
+    called = "GMA"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -390,10 +383,7 @@ class DEQRAFTConfig(SizedConfig, EquilibriumFlowConfig):
     papers: Bai 2022 (thesis), eq. 7.4.
     """
 
-    @property
-    @override
-    def title(self) -> str:
-        return "DEQ-RAFT"
+    called = "DEQ-RAFT"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -404,10 +394,7 @@ class DEQRAFTSmallConfig(SmallConfig, EquilibriumFlowConfig):
     network: it is for the weights of the small RAFT.
     """
 
-    @property
-    @override
-    def title(self) -> str:
-        return "DEQ-RAFT, small"
+    called = "DEQ-RAFT, small"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -420,12 +407,5 @@ class DEQGMAConfig(DEQRAFTConfig):
     papers: Bai 2022 (thesis), eq. 7.5.
     """
 
-    @property
-    @override
-    def attention(self) -> bool:
-        return True
-
-    @property
-    @override
-    def title(self) -> str:
-        return "DEQ-GMA"
+    attention = True
+    called = "DEQ-GMA"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -25,13 +25,6 @@ _NUMBERS = {"cpu": 1 << 17}
 processor holds; 256 MiB elsewhere."""
 
 
-class _Saved(Protocol):
-    """What the context of a `Function` offers here."""
-
-    saved_tensors: tuple[Tensor, ...]
-    needs_input_grad: tuple[bool, ...]
-
-
 def products(a: Tensor, b: Tensor, index: Tensor) -> Tensor:
     """Return c with c[i, k] = <a[i], b[index[i, k]]>.
 
@@ -47,7 +40,11 @@ def products(a: Tensor, b: Tensor, index: Tensor) -> Tensor:
     Returns:
         (n, k).
     """
-    return cast(Tensor, _Products.apply(a, b, index))
+    return _contract("products", a, b, index, b.shape[0])
+
+
+def _contract(kind: str, p: Tensor, q: Tensor, index: Tensor, rows: int) -> Tensor:
+    return cast(Tensor, _Contraction.apply(kind, p, q, index, rows))
 
 
 def _parts(index: Tensor, width: int) -> list[slice]:
@@ -57,130 +54,83 @@ def _parts(index: Tensor, width: int) -> list[slice]:
     return [slice(begin, begin + step) for begin in range(0, rows, step)]
 
 
-def _gathered(b: Tensor, index: Tensor) -> Tensor:
+def _gather(b: Tensor, index: Tensor) -> Tensor:
     return b.index_select(0, index.reshape(-1)).reshape(*index.shape, b.shape[1])
 
 
-def _save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    del output
-    ctx.save_for_backward(*inputs)
-    ctx.save_for_forward(*inputs)
+def _products(a: Tensor, b: Tensor, index: Tensor, rows: int) -> Tensor:
+    """(n, k): products[i, k] = <a[i], b[index[i, k]]>."""
+    return torch.cat(
+        [
+            (a[part].unsqueeze(1) @ _gather(b, index[part]).transpose(1, 2)).squeeze(1)
+            for part in _parts(index, a.shape[1])
+        ]
+    )
 
 
-def _save_rows(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.rows = inputs
-    _save(ctx, tuple(tensors), output)
+def _sums(g: Tensor, b: Tensor, index: Tensor, rows: int) -> Tensor:
+    """(n, width): sums[i] = sum_k g[i, k] b[index[i, k]]."""
+    return torch.cat(
+        [
+            (g[part].unsqueeze(1) @ _gather(b, index[part])).squeeze(1)
+            for part in _parts(index, b.shape[1])
+        ]
+    )
 
 
-class _Products(Function):
-    """(a, b, index) -> (n, k): products[i, k] = <a[i], b[index[i, k]]>."""
-
-    generate_vmap_rule = True
-    setup_context = staticmethod(_save)
-
-    @staticmethod
-    def forward(a: Tensor, b: Tensor, index: Tensor) -> Tensor:
-        return torch.cat(
-            [
-                (a[part].unsqueeze(1) @ _gathered(b, index[part]).transpose(1, 2)).squeeze(1)
-                for part in _parts(index, a.shape[1])
-            ]
-        )
-
-    @staticmethod
-    def backward(ctx: _Saved, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        a, b, index = ctx.saved_tensors
-        (g,) = grads
-        return (
-            _Sums.apply(g, b, index) if ctx.needs_input_grad[0] else None,
-            _Scattered.apply(g, a, index, b.shape[0]) if ctx.needs_input_grad[1] else None,
-            None,
-        )
-
-    @staticmethod
-    def jvp(ctx: _Saved, *tangents: Tensor | None) -> Tensor:
-        a, b, index = ctx.saved_tensors
-        da, db, _ = tangents
-        return _total(
-            None if da is None else _Products.apply(da, b, index),
-            None if db is None else _Products.apply(a, db, index),
-        )
+def _scatter(g: Tensor, a: Tensor, index: Tensor, rows: int) -> Tensor:
+    """(rows, width): scatter[j] = sum of g[i, k] a[i] where index[i, k] = j."""
+    width = a.shape[1]
+    total = (g.flatten()[0] * a[0]).new_zeros(rows, width)
+    for part in _parts(index, width):
+        each = g[part].unsqueeze(2) * a[part].unsqueeze(1)
+        total.index_add_(0, index[part].reshape(-1), each.reshape(-1, width))
+    return total
 
 
-class _Sums(Function):
-    """(g, b, index) -> (n, width): sums[i] = sum_k g[i, k] b[index[i, k]]."""
+_KERNELS = {"products": _products, "sums": _sums, "scatter": _scatter}
+
+
+class _Contraction(Function):
+    """One of `_KERNELS`, each linear in its first two tensors; their derivatives are the others."""
 
     generate_vmap_rule = True
-    setup_context = staticmethod(_save)
 
     @staticmethod
-    def forward(g: Tensor, b: Tensor, index: Tensor) -> Tensor:
-        return torch.cat(
-            [
-                (g[part].unsqueeze(1) @ _gathered(b, index[part])).squeeze(1)
-                for part in _parts(index, b.shape[1])
-            ]
-        )
+    def forward(kind: str, p: Tensor, q: Tensor, index: Tensor, rows: int) -> Tensor:
+        return _KERNELS[kind](p, q, index, rows)
 
     @staticmethod
-    def backward(ctx: _Saved, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        g, b, index = ctx.saved_tensors
-        (s,) = grads
-        return (
-            _Products.apply(s, b, index) if ctx.needs_input_grad[0] else None,
-            _Scattered.apply(g, s, index, b.shape[0]) if ctx.needs_input_grad[1] else None,
-            None,
-        )
-
-    @staticmethod
-    def jvp(ctx: _Saved, *tangents: Tensor | None) -> Tensor:
-        g, b, index = ctx.saved_tensors
-        dg, db, _ = tangents
-        return _total(
-            None if dg is None else _Sums.apply(dg, b, index),
-            None if db is None else _Sums.apply(g, db, index),
-        )
-
-
-class _Scattered(Function):
-    """(g, a, index, m) -> (m, width): scattered[j] = sum of g[i, k] a[i] where index[i, k] = j."""
-
-    generate_vmap_rule = True
-    setup_context = staticmethod(_save_rows)
-
-    @staticmethod
-    def forward(g: Tensor, a: Tensor, index: Tensor, rows: int) -> Tensor:
-        width = a.shape[1]
-        total = (g.flatten()[0] * a[0]).new_zeros(rows, width)
-        for part in _parts(index, width):
-            each = g[part].unsqueeze(2) * a[part].unsqueeze(1)
-            total.index_add_(0, index[part].reshape(-1), each.reshape(-1, width))
-        return total
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.kind, *tensors, ctx.rows = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        g, a, index = ctx.saved_tensors
-        (s,) = grads
+        (p, q, index), (g,) = ctx.saved_tensors, grads
+        adjoints: dict[str, tuple[tuple[str, Tensor, Tensor], tuple[str, Tensor, Tensor]]] = {
+            "products": (("sums", g, q), ("scatter", g, p)),
+            "sums": (("products", g, q), ("scatter", p, g)),
+            "scatter": (("products", q, g), ("sums", p, g)),
+        }
+        of_p, of_q = adjoints[ctx.kind]
+        _, first, second, *_ = ctx.needs_input_grad
         return (
-            _Products.apply(a, s, index) if ctx.needs_input_grad[0] else None,
-            _Sums.apply(g, s, index) if ctx.needs_input_grad[1] else None,
+            None,
+            _contract(*of_p, index, ctx.rows) if first else None,
+            _contract(*of_q, index, ctx.rows) if second else None,
             None,
             None,
         )
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
-        g, a, index = ctx.saved_tensors
-        dg, da, *_ = tangents
-        return _total(
-            None if dg is None else _Scattered.apply(dg, a, index, ctx.rows),
-            None if da is None else _Scattered.apply(g, da, index, ctx.rows),
-        )
-
-
-def _total(*terms: Any) -> Tensor:
-    given = [term for term in terms if term is not None]
-    return given[0] if len(given) == 1 else given[0] + given[1]
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        p, q, index = ctx.saved_tensors
+        _, dp, dq, *_ = tangents
+        pairs = [(a, b) for a, b in ((dp, q), (p, dq)) if a is not None and b is not None]
+        terms = [_contract(ctx.kind, *pair, index, ctx.rows) for pair in pairs]
+        return terms[0] if len(terms) == 1 else terms[0] + terms[1]
 
 
 # --- correlation ----------------------------------------------------------------------------------
@@ -296,10 +246,10 @@ class Correlation(abc.ABC):
         """(batch, positions, window) correlation of one level at positions (batch, positions)."""
         # All samples of a window lie at the same place between pixels: with one more row and
         # column of whole pixels, four weights make them all.
-        below, down = _whole(y, size[0], self.radius)
-        right, along = _whole(x, size[1], self.radius)
-        index = right.place.unsqueeze(3) + below.place.unsqueeze(2) * size[1]
-        inside = right.inside.unsqueeze(3) * below.inside.unsqueeze(2)
+        rows, in_rows, down = _surround(y, size[0], self.radius)
+        columns, in_columns, along = _surround(x, size[1], self.radius)
+        index = columns.unsqueeze(3) + rows.unsqueeze(2) * size[1]
+        inside = in_columns.unsqueeze(3) * in_rows.unsqueeze(2)
         found = self._at(pyramid, level, index.flatten(2)).unflatten(2, inside.shape[2:]) * inside
         found = found[:, :, :-1].lerp(found[:, :, 1:], along[..., None, None])
         found = found[..., :-1].lerp(found[..., 1:], down[..., None, None])
@@ -400,25 +350,17 @@ def correlation(form: CorrelationForm, levels: int, radius: int) -> Correlation:
     return forms[form](levels=levels, radius=radius)
 
 
-@dataclass(frozen=True)
-class _Whole:
-    """Whole pixels around positions along one axis.
+def _surround(position: Tensor, size: int, radius: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The whole pixels around positions along one axis.
 
-    Attributes:
-        place: (batch, positions, 2 radius + 2) int64, within the axis.
-        inside: 1 for what is, 0 for what was beyond its ends.
+    Returns:
+        Their places within the axis, int64, (batch, positions, 2 radius + 2); 1 for what is and 0
+        for what was beyond its ends; and how far past the middle one positions lie, in [0, 1).
     """
-
-    place: Tensor
-    inside: Tensor
-
-
-def _whole(position: Tensor, size: int, radius: int) -> tuple[_Whole, Tensor]:
-    """The whole pixels around positions, and how far past the middle one these lie, in [0, 1)."""
     base = position.detach().floor()
     offsets = torch.arange(-radius, radius + 2, device=base.device, dtype=base.dtype)
     # Held near the axis first: what is not finite, or beyond int64, has no place.
     near = base.nan_to_num(0.0).clamp(-2.0 - radius, size + radius + 1.0)
     around = near.unsqueeze(2) + offsets
     inside = ((around >= 0) & (around <= size - 1)).to(base.dtype)
-    return _Whole(around.clamp(0, size - 1).long(), inside), position - base
+    return around.clamp(0, size - 1).long(), inside, position - base

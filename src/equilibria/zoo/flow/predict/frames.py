@@ -59,7 +59,7 @@ class FramePair:
     follows: bool
 
 
-def pairs_of(frames: Iterable[Frame]) -> Iterator[FramePair]:
+def pair_frames(frames: Iterable[Frame]) -> Iterator[FramePair]:
     """Go through the pairs of consecutive frames."""
     before: Frame | None = None
     follows = False
@@ -70,7 +70,7 @@ def pairs_of(frames: Iterable[Frame]) -> Iterator[FramePair]:
         before = frame
 
 
-def found_in(words: Sequence[Path], *, without: Path | None = None) -> Iterator[Frame]:
+def find_frames(words: Sequence[Path], *, without: Path | None = None) -> Iterator[Frame]:
     """Return the frames that paths name, in their order.
 
     One path is a folder, whose images are taken in natural order (9 before 10; those in its own

@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from equilibria.zoo.flow.predict.frames import Frame, FramePair, FramesError, pairs_of, read_frame
+from equilibria.zoo.flow.predict.frames import (
+    Frame,
+    FramePair,
+    FramesError,
+    pair_frames,
+    read_frame,
+)
 from equilibria.zoo.io.naming import natural_key
 
 
@@ -88,7 +94,7 @@ def _sintel(root: Path) -> Iterator[FramePair]:
                 f"{rendering}/{scene.name}/frame{image.stem.removeprefix('frame_')}"
                 for image in images
             ]
-            yield from pairs_of(map(_frame, images, names))
+            yield from pair_frames(map(_frame, images, names))
 
 
 def _kitti(root: Path) -> Iterator[FramePair]:
@@ -100,7 +106,7 @@ def _kitti(root: Path) -> Iterator[FramePair]:
         other = image.with_name(image.name.replace("_10.", "_11."))
         if not other.is_file():
             raise FramesError(f"{other} is missing, the second image of {image.name}")
-        (pair,) = pairs_of([_frame(image, image.stem), _frame(other, other.stem)])
+        (pair,) = pair_frames([_frame(image, image.stem), _frame(other, other.stem)])
         yield replace(pair, follows=False)
 
 

@@ -22,7 +22,7 @@ from equilibria.run.models import Model, ModelConfig
 from equilibria.run.tasks.base import Task, TaskConfig, known
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
 from equilibria.zoo.flow.data import FlowSet, Pair, Pairs
-from equilibria.zoo.flow.data.pairs import Size, stacked
+from equilibria.zoo.flow.data.pairs import Size, stack_pairs
 from equilibria.zoo.flow.model.configs import FlowConfig
 from equilibria.zoo.flow.task import endpoints
 from equilibria.zoo.flow.task.feed import FlowFeed, View, batch_of, checked
@@ -87,7 +87,7 @@ class Mixture(Pairs):
 
     @override
     def batch(self, places: Tensor) -> Pair:
-        return stacked(self.pair(place) for place in places.tolist())
+        return stack_pairs(self.pair(place) for place in places.tolist())
 
     @override
     def select(self, index: Tensor) -> Mixture:

@@ -41,7 +41,7 @@ class EIGNNCell(nn.Module):
         nn.init.xavier_uniform_(self.factor)
 
     @property
-    def mixing(self) -> Tensor:
+    def mixer(self) -> Tensor:
         """g(F), `(width, width)`."""
         square = self.factor.T @ self.factor
         return square / (square.norm() + 1e-12)
@@ -49,7 +49,7 @@ class EIGNNCell(nn.Module):
     @override
     def forward(self, z: Tensor, u: Tensor, edges: Edges, weight: Tensor | None = None) -> Tensor:
         """Evaluate f once; `u` is the injection, `(nodes, width)`."""
-        z = z @ self.mixing
+        z = z @ self.mixer
         for _ in range(self.power):
             z = edges(z, weight)
         return self.gamma * z + u
@@ -137,15 +137,15 @@ class EIGNN(ImplicitGraphLayer):
                 "form='iterated', or detach it"
             )
         u, cell = self.inject(x, edges, weight), self.cell
-        return solve_closed(u, cell.mixing, edges, cell.gamma, cell.power), ()
+        return solve_closed(u, cell.mixer, edges, cell.gamma, cell.power), ()
 
 
-def solve_closed(u: Tensor, mixing: Tensor, edges: Edges, gamma: float, power: int = 1) -> Tensor:
+def solve_closed(u: Tensor, mixer: Tensor, edges: Edges, gamma: float, power: int = 1) -> Tensor:
     """Z = gamma S^p Z g + U by the eigenvectors of S and g, both symmetric; to any order.
 
     Args:
         u: U, `(nodes, width)`.
-        mixing: g, `(width, width)`.
+        mixer: g, `(width, width)`.
         edges: S.
         gamma, power: as of `EIGNNCell`.
 
@@ -165,7 +165,7 @@ def solve_closed(u: Tensor, mixing: Tensor, edges: Edges, gamma: float, power: i
             "'sym': take form='iterated'"
         )
     values, vectors = torch.linalg.eigh(dense)
-    return _Closed.of(u, mixing, _Apart(values**power, vectors, gamma))
+    return _Closed.of(u, mixer, _Apart(values**power, vectors, gamma))
 
 
 class _Apart:
@@ -174,8 +174,8 @@ class _Apart:
     def __init__(self, values: Tensor, vectors: Tensor, gamma: float) -> None:
         self.values, self.vectors, self.gamma = values, vectors, gamma
 
-    def solve(self, u: Tensor, mixing: Tensor) -> Tensor:
-        own, turned = torch.linalg.eigh(mixing.double())
+    def solve(self, u: Tensor, mixer: Tensor) -> Tensor:
+        own, turned = torch.linalg.eigh(mixer.double())
         inside = self.vectors.T @ u.double() @ turned
         inside = inside / (1 - self.gamma * self.values[:, None] * own)
         return (self.vectors @ inside @ turned.T).to(u.dtype)
@@ -191,24 +191,24 @@ class _Closed(torch.autograd.Function):
     exist where eigenvalues meet. It is its own adjoint, for S and g are symmetric."""
 
     @staticmethod
-    def of(u: Tensor, mixing: Tensor, apart: _Apart) -> Tensor:
+    def of(u: Tensor, mixer: Tensor, apart: _Apart) -> Tensor:
         function: Any = _Closed
-        return function.apply(u, mixing, apart)
+        return function.apply(u, mixer, apart)
 
     @staticmethod
-    def forward(u: Tensor, mixing: Tensor, apart: _Apart) -> Tensor:
-        return apart.solve(u, mixing)
+    def forward(u: Tensor, mixer: Tensor, apart: _Apart) -> Tensor:
+        return apart.solve(u, mixer)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, mixing, ctx.apart = inputs
-        ctx.save_for_backward(mixing, output)
+        _, mixer, ctx.apart = inputs
+        ctx.save_for_backward(mixer, output)
 
     @staticmethod
     @override
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        mixing, z = ctx.saved_tensors
-        adjoint = _Closed.of(grads[0], mixing, ctx.apart)
+        mixer, z = ctx.saved_tensors
+        adjoint = _Closed.of(grads[0], mixer, ctx.apart)
         half = ctx.apart.gamma * (ctx.apart.spread(z).T @ adjoint)
         return adjoint, 0.5 * (half + half.T), None  # of a symmetric matrix
 
