@@ -357,7 +357,7 @@ def test_a_stack_is_the_plain_iteration_of_its_equilibrium_network(small, cell):
     model = sequences.as_equilibrium(SimpleNamespace(model=stack, data=task, recipe=recipe))
     assert isinstance(model, EquilibriumModel) and not model.training
     inputs = sequences.segments(task, 9, 3).inputs
-    with torch.no_grad(), ShallowStart(layers=4).applied(model):
+    with torch.no_grad(), ShallowStart(layers=4).unroll(model):
         torch.testing.assert_close(model(inputs).output, stack(inputs).output)
 
 

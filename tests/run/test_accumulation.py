@@ -7,8 +7,10 @@ from test_new_task import RECIPE, Motion, MotionConfig
 
 from equilibria.run import models, tasks
 from equilibria.run import recipe as recipes
+from equilibria.run.start import TrainingError
+from equilibria.run.step import Diverged
 from equilibria.run.tasks import Batch, Part
-from equilibria.run.trainer import Diverged, Trainer, TrainingError
+from equilibria.run.trainer import Trainer
 from several import several
 
 TIGHT = {

@@ -9,6 +9,7 @@ from accelerate import Accelerator
 from equilibria.run import recipe as recipes
 from equilibria.run import run as runs
 from equilibria.run.cli.main import main
+from equilibria.run.resume import restore, save
 from equilibria.run.run import Folder
 from equilibria.run.trainer import Trainer
 
@@ -46,9 +47,9 @@ def test_resumed_equals_uninterrupted(tmp_path):
         for _ in range(7):
             each.train_step()
     folder = Folder(tmp_path)
-    part.save(folder)
+    save(part, folder)
     resumed = trainer()
-    resumed.restore(folder)
+    restore(resumed, folder)
     assert resumed.model.deq.adjoint == part.model.deq.adjoint
     for each in (whole, resumed):
         for _ in range(4):

@@ -14,6 +14,7 @@ from equilibria.nn.deq import Methods, chosen
 from equilibria.run import evaluation
 from equilibria.run import recipe as recipes
 from equilibria.run.alternating import Alternating, Alternation
+from equilibria.run.resume import restore, save
 from equilibria.run.run import Folder
 from equilibria.run.trainer import Trainer
 
@@ -110,11 +111,11 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
         whole.train_step()
         if step in (4, 8):
             (tmp_path / str(step)).mkdir()
-            whole.save(Folder(tmp_path / str(step)))
+            save(whole, Folder(tmp_path / str(step)))
     assert whole.neural is not None and whole.neural.learned is not None
     for begun in (4, 8):
         second = trainer_of()
-        assert second.restore(Folder(tmp_path / str(begun))) is not None
+        assert restore(second, Folder(tmp_path / str(begun))) is not None
         while second.step < 14:
             second.train_step()
         for name, value in whole.model.state_dict().items():

@@ -13,8 +13,8 @@ from equilibria.run import recipe as recipes
 from equilibria.run.config import ConfigError
 from equilibria.run.evaluation import accelerator
 from equilibria.run.loop import Interrupted, fit, train
-from equilibria.run.start import examine_start
-from equilibria.run.trainer import Trainer, TrainingError
+from equilibria.run.start import TrainingError, examine_start
+from equilibria.run.trainer import Trainer
 from equilibria.stability import spectral_radius
 from several import several
 
@@ -42,7 +42,7 @@ def test_the_first_batch_has_the_radius_that_was_asked_for(tree, make, ensemble)
     tree["initialisation"] = {"ensemble": ensemble, "radius": 0.6}
     trainer, _ = make()
     assert radius_of(trainer) == pytest.approx(0.6, abs=0.025)
-    assert trainer.beginning.radius == pytest.approx(0.6, abs=0.02)
+    assert trainer.start.beginning.radius == pytest.approx(0.6, abs=0.02)
     assert torch.equal(weight_of(trainer), weight_of(make("again")[0]))
 
 
@@ -78,7 +78,7 @@ def test_the_rest_of_the_model_and_of_the_run_is_as_without(tree, make, weights)
 def test_without_scale_and_radius_the_scale_is_one(tree, make):
     tree["model"]["bound"] = None
     tree["initialisation"] = {"ensemble": "orthogonal"}
-    (row,) = make()[0].beginning.rows
+    (row,) = make()[0].start.beginning.rows
     assert row.scale == 1 and row.gain == pytest.approx(1)
 
 

@@ -13,7 +13,8 @@ import pytest
 from equilibria import files
 from equilibria.run.folder import Folder, RunError
 from equilibria.run.lock import NAME, Locked, lock
-from equilibria.run.trainer import Diverged
+from equilibria.run.resume import save
+from equilibria.run.step import Diverged
 
 HOLDER = """
 import os, sys, time
@@ -122,7 +123,7 @@ def test_a_run_that_has_saved_something_stays_whatever_happens(make, tmp_path):
     folder = Folder(tmp_path / "run")
     with pytest.raises(Diverged), folder.writing():
         folder.create(trainer.recipe)
-        trainer.save(folder)
+        save(trainer, folder)
         raise Diverged("nan")
     assert folder.recipe.exists() and folder.checkpoints.all()
     with pytest.raises(RunError, match="already holds a run"), folder.writing():

@@ -11,7 +11,7 @@ from equilibria.run import recipe as recipes
 from equilibria.run.config import ConfigError
 from equilibria.run.loop import fit
 from equilibria.run.regulariser import EvaluationBudget, JacobianPenalty
-from equilibria.run.trainer import TrainingError
+from equilibria.run.start import TrainingError
 
 UNTIMED = {"seconds": 0, "throughput": {}}
 STEPS = 101  # so that step 100 is the last, at the end of the ramp

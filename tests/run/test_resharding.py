@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 import texts
 from equilibria import files
-from equilibria.run import checkpoint, processes
+from equilibria.run import checkpoint, processes, resume
 from equilibria.run import recipe as recipes
 from equilibria.run.checkpoint import (
     CheckpointError,
@@ -27,10 +27,12 @@ from equilibria.run.checkpoint import (
     _signed,
 )
 from equilibria.run.config import ConfigError
-from equilibria.run.dealing import deal
 from equilibria.run.evaluation import accelerator
 from equilibria.run.folder import Folder, RunError
 from equilibria.run.loop import fit, train
+from equilibria.run.resume import deal, restore
+from equilibria.run.resume import save as save_checkpoint
+from equilibria.run.step import Step
 from equilibria.run.stops import Stopped
 from equilibria.run.tally import Tally
 from equilibria.run.tasks import Part
@@ -79,15 +81,18 @@ def trainer_of(tree, parallel, *options):
 
 def losses(trainer, count=20):
     """Return the mean loss of each of the next steps, over all processes."""
-    found, check = [], trainer._check_finite
+    found, usual = [], Step._check_finite
 
-    def see(value, added):
-        found.append(trainer._total(value)[0] / trainer.accelerator.num_processes)
-        check(value, added)
+    def see(step):
+        found.append(
+            processes.total_over(step.accelerator, step.value)[0] / step.accelerator.num_processes
+        )
+        usual(step)
 
-    trainer._check_finite = see
-    for _ in range(count):
-        trainer.train_step()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Step, "_check_finite", see)
+        for _ in range(count):
+            trainer.train_step()
     return found
 
 
@@ -100,7 +105,7 @@ def save(rank, place, count, ways):
             folder.create(trainer.recipe)
         trainer.accelerator.wait_for_everyone()
         losses(trainer, 6)
-        trainer.save(folder)
+        save_checkpoint(trainer, folder)
         if rank == 0:
             (folder.path / "run.json").write_text(json.dumps({"data": trainer.task.checksum}))
         trainer.accelerator.wait_for_everyone()
@@ -120,7 +125,7 @@ def go_on(rank, place, before, count, ways, kept=None):
         folder = Folder(place / f"{name}-{saved}-{before}")
         if folder.path.exists():
             trainer = trainer_of(tree, parallel)
-            trainer.restore(folder)
+            restore(trainer, folder)
             assert bool(trainer.notes) == (before != count)
             note(rank, folder, f"{parallel}-{count}", trainer)
 
@@ -212,12 +217,12 @@ def test_states_are_dealt_by_the_rows_of_a_step(count):
 
 
 def test_global_generators_are_reseeded_only_if_they_were_drawn_from():
-    states = [state(None, k) | {"random": processes.seeded(5 + k)} for k in range(2)]
+    states = [state(None, k) | {"random": processes.state_of_seed(5 + k)} for k in range(2)]
     dealt, notes = deal(states, Part(2, 3), 6, seed=5, step=3)
-    assert dealt["random"] == processes.seeded(7) and not notes
-    states[1]["random"] = processes.seeded(9)
+    assert dealt["random"] == processes.state_of_seed(7) and not notes
+    states[1]["random"] = processes.state_of_seed(9)
     dealt, (note,) = deal(states, Part(2, 3), 6, seed=5, step=3)
-    assert dealt["random"] not in [processes.seeded(each) for each in (5, 6, 7)]
+    assert dealt["random"] not in [processes.state_of_seed(each) for each in (5, 6, 7)]
     assert "reseeded" in note
 
 
@@ -308,8 +313,8 @@ def test_signals_do_not_end_the_wait_for_a_checkpoint(make):
         [KeyboardInterrupt(), Stopped("SIGTERM"), OSError(28, "full")]
     )
     with pytest.raises(KeyboardInterrupt):
-        trainer.settle()
-    trainer.close()
+        trainer.background.settle()
+    trainer.background.close()
     assert saving.ended and saving.timeout is None
     with trainer.background.placing():  # which was not abandoned
         pass
@@ -348,7 +353,7 @@ def copies(make, tmp_path):
     trainer, folder = make("run")
     for _ in range(2):
         trainer.train_step()
-        trainer.save(folder)
+        save_checkpoint(trainer, folder)
     for index in range(3):
         shutil.copytree(folder.checkpoints.path, tmp_path / str(index))
     return [Checkpoints(tmp_path / str(index)) for index in range(3)]
@@ -408,11 +413,11 @@ def read_together(rank, place, share):
     folder, trainer, said = Folder(place / "run"), trainer_of(DIGITS, "fsdp"), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hashlib, "file_digest", seen)
-        trainer.restore(folder, said.append)
+        restore(trainer, folder, said.append)
     assert trainer.step == 1 and len(said) == 1
     assert f"share-{share:05d}-of-00002.safetensors does not have the checksum" in said[0]
     assert hashed == 2 * [f"share-{rank:05d}-of-00002.safetensors"]  # of two checkpoints
-    weights = trainer.sharding.whole_state()
+    weights = trainer.layout.whole_state()
     if rank == 0:
         kept = torch.load(place / "1.pt", weights_only=True)
         assert all(torch.equal(value, kept[name]) for name, value in weights.items())
@@ -428,7 +433,7 @@ def read_apart(rank, place):
 
         Checkpoints.read = blind  # in this process, which does nothing else
     with pytest.raises(CheckpointError, match=r"process 1: .* is missing.*, and other processes"):
-        trainer.restore(Folder(place / "run"))
+        restore(trainer, Folder(place / "run"))
 
 
 def fail_to_save(rank, place, parallel, victim):
@@ -439,8 +444,8 @@ def fail_to_save(rank, place, parallel, victim):
         (folder.path / "run.json").write_text(json.dumps({"data": trainer.task.checksum}))
     trainer.accelerator.wait_for_everyone()
     trainer.train_step()
-    trainer.save(folder)
-    before = trainer.weights()
+    save_checkpoint(trainer, folder)
+    before = trainer.layout.whole_state()
     before = {name: value.clone() for name, value in before.items()}
     trainer.train_step()
     write, save = files.write_bytes, Checkpoints.save
@@ -451,18 +456,18 @@ def fail_to_save(rank, place, parallel, victim):
     if rank == victim:
         files.write_bytes, Checkpoints.save = full, full
     with pytest.raises((OSError, RuntimeError)) as failed:
-        trainer.save(folder)
+        save_checkpoint(trainer, folder)
     files.write_bytes, Checkpoints.save = write, save
     (place / f"{rank}.txt").write_text(str(failed.value))
     trainer.accelerator.wait_for_everyone()
     assert not list(folder.path.rglob("*.tmp"))
     trainer = trainer_of(DIGITS, parallel)
-    trainer.restore(folder)
+    restore(trainer, folder)
     assert trainer.step == 1
-    after = trainer.weights()
+    after = trainer.layout.whole_state()
     assert all(torch.equal(after[name], value) for name, value in before.items())
     trainer.train_step()
-    trainer.save(folder)
+    save_checkpoint(trainer, folder)
     assert len(folder.checkpoints.all()) == 2
 
 
@@ -562,10 +567,10 @@ def saved_in_shares(rank, place):
     trainer.accelerator.wait_for_everyone()
     for step in (1, 2):
         trainer.train_step()
-        trainer.save(folder)
-        before = trainer.sharding.whole_state()
+        save_checkpoint(trainer, folder)
+        before = trainer.layout.whole_state()
         trainer.train_step()  # while it is being written
-        trainer.settle()
+        trainer.background.settle()
         if rank == 0:
             torch.save(before, place / f"{step}.pt")
             (folder.path / "run.json").write_text(json.dumps({"data": trainer.task.checksum}))
@@ -586,7 +591,7 @@ def test_shares_are_written_in_the_background_whole_and_without_pickles(tmp_path
         kept = torch.load(tmp_path / f"{step}.pt", weights_only=True)
         alone = trainer_of(DIGITS, "ddp")
         found = Checkpoints(path.parent).read(path)
-        alone._fill(found)
+        resume._fill(alone, found)
         assert all(torch.equal(v, kept[k]) for k, v in alone.model.state_dict().items())
     # A changed byte of a share is noticed, and the checkpoint before is taken.
     damage(newest / "share-00001-of-00002.safetensors")
@@ -595,4 +600,4 @@ def test_shares_are_written_in_the_background_whole_and_without_pickles(tmp_path
     assert "share-00001-of-00002.safetensors does not have the checksum" in said[0]
     other = trainer_of({**DIGITS, "model": {"name": "dense", "width": 8}}, "ddp")
     with pytest.raises(ValueError, match=r"[Ss]ize mismatch"):
-        other._fill(Checkpoints(before.parent).read(before))
+        resume._fill(other, Checkpoints(before.parent).read(before))

@@ -23,6 +23,7 @@ from equilibria.run import checkpoint, processes, stops
 from equilibria.run import recipe as recipes
 from equilibria.run.checkpoint import CheckpointError, Checkpoints
 from equilibria.run.loop import Interrupted, fit
+from equilibria.run.resume import restore
 from equilibria.run.run import Folder, RunError
 from equilibria.run.trainer import Trainer
 from equilibria.solve import Anderson
@@ -376,7 +377,7 @@ def test_a_checkpoint_that_was_signed_again_is_damaged_too(make, quiet, whole, c
     del about["sha256"]
     change(about, newest)
     (newest / "checkpoint.json").write_bytes(checkpoint._signed(about))
-    trainer.restore(folder, print)
+    restore(trainer, folder, print)
     said = capsys.readouterr().out
     assert f"{newest} is damaged (" in said and f"continues from {before}" in said
     assert "weights_only" not in said and trainer.step == 9
@@ -401,7 +402,7 @@ def test_shares_outside_a_checkpoint_are_not_read(make, whole):
     os.mkfifo(folder.path / "pipe.safetensors")
     folder.checkpoints.save(11, about, found.model, found.parts)
     with pytest.raises(CheckpointError, match="is none of its files"):
-        trainer.restore(folder, print)
+        restore(trainer, folder, print)
 
 
 def test_what_does_not_fit_in_a_checkpoint_is_no_bug(make, whole):
@@ -411,7 +412,7 @@ def test_what_does_not_fit_in_a_checkpoint_is_no_bug(make, whole):
     for parts in ({}, {"processes": 5, "optimiser": {}}, {"processes": [{}], "optimiser": {}}):
         folder.checkpoints.save(11, about, found.model, parts)
         with pytest.raises(CheckpointError, match="does not fit the model and the optimiser"):
-            trainer.restore(folder, print)
+            restore(trainer, folder, print)
 
 
 def test_lost_or_damaged_metrics_come_back_from_the_checkpoint(make, quiet, whole):

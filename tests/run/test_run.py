@@ -9,7 +9,7 @@ from equilibria.run import run
 from equilibria.run.checkpoint import CheckpointError
 from equilibria.run.loop import fit
 from equilibria.run.run import Folder, RunError
-from equilibria.run.trainer import TrainingError
+from equilibria.run.start import TrainingError
 
 
 @pytest.fixture

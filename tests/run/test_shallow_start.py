@@ -9,7 +9,8 @@ from accelerate import Accelerator
 
 from equilibria.run import recipe as recipes
 from equilibria.run.initialisation import ShallowStart
-from equilibria.run.trainer import Trainer, TrainingError
+from equilibria.run.start import TrainingError
+from equilibria.run.trainer import Trainer
 
 
 def test_a_run_that_would_never_solve_is_refused() -> None:

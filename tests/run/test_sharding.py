@@ -15,7 +15,7 @@ from equilibria.run import models
 from equilibria.run import recipe as recipes
 from equilibria.run.config import ConfigError
 from equilibria.run.evaluation import accelerator
-from equilibria.run.sharding import Sharding, extent
+from equilibria.run.sharding import Sharding, Whole, extent
 from equilibria.run.trainer import Trainer
 from several import several, shards
 
@@ -95,10 +95,10 @@ def zoo(place):
 
 def weights(trainer):
     """Return all weights whole, on the first process."""
-    if trainer.sharding is None:
+    if isinstance(trainer.layout, Whole):
         return {name: value.clone() for name, value in trainer.model.state_dict().items()}
     assert all(isinstance(p, DTensor) for p in trainer.model.parameters())
-    return trainer.sharding.whole_state()
+    return trainer.layout.whole_state()
 
 
 def train(tree, options, steps=3):
@@ -108,7 +108,7 @@ def train(tree, options, steps=3):
         trainer.train_step()
     trainer.step = trainer.steps  # so that an epoch ends here
     loss = trainer.finish_epoch()[trainer.task.eval_split]["loss"]
-    units = 0 if trainer.sharding is None else len(trainer.sharding.units)
+    units = 0 if isinstance(trainer.layout, Whole) else len(trainer.layout.units)
     return weights(trainer), loss, units
 
 
@@ -261,7 +261,9 @@ def test_processes_are_split_into_equal_groups(processes, shard):
 def test_one_process_holds_everything(make, monkeypatch):
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     trainer, _ = make("run", "--parallel", "fsdp")
-    assert trainer.sharding is None and not isinstance(next(trainer.model.parameters()), DTensor)
+    assert isinstance(trainer.layout, Whole) and not isinstance(
+        next(trainer.model.parameters()), DTensor
+    )
     trainer.train_step()
 
 

@@ -20,7 +20,9 @@ from equilibria.learned.training import solve, train, untrained
 from equilibria.nn import using
 from equilibria.nn.using import in_eval_mode
 from equilibria.run import checkpoint
+from equilibria.run.hooks import Hook
 from equilibria.run.models import EquilibriumModel
+from equilibria.run.tasks import Batch
 from equilibria.solve import Shared, Solver
 
 __all__ = ["Alternating", "Alternation"]
@@ -77,19 +79,28 @@ class Alternating:
         )
 
 
-class Alternation:
+class Alternation(Hook):
     """A solver that is trained alongside a model.
 
     Args:
         config: how often, and how, the solver is trained.
         model: the model, whose equilibrium layer uses it.
         seed: for its initial weights.
+        steps: of the whole run.
 
     Raises:
         ValueError: the rows of the layer are coupled.
     """
 
-    def __init__(self, config: Alternating, model: EquilibriumModel, seed: int) -> None:
+    name = "neural"
+
+    def __init__(self, config: Alternating, model: EquilibriumModel, seed: int, steps: int) -> None:
+        if config.every >= steps:
+            warnings.warn(
+                f"neural.every is {config.every} and the run has {steps} steps: all of them "
+                "solve by the recipe's solver, and none is learned",
+                stacklevel=2,
+            )
         if model.deq.coupled:
             raise ValueError(
                 "neural: a learned solver needs independent samples, but the rows of this layer "
@@ -103,7 +114,7 @@ class Alternation:
         self._seconds = 0.0
 
     @contextmanager
-    def applied(self, step: int) -> Iterator[None]:
+    def around(self, step: int) -> Iterator[None]:
         """Use the learned solver, if there is one, in the forward of a step; and keep its inputs if
         the next training of the solver is near.
 
@@ -126,14 +137,14 @@ class Alternation:
 
     def _keep(self, module: Any, inputs: tuple[Any, ...]) -> None:
         # Under autocast they may be in half precision, but the solver is trained in float32.
-        kept = _each(_widened, _each(checkpoint.copied, inputs))
+        kept = _each(_widened, _each(checkpoint.copy_tensors, inputs))
         self.seen = [*self.seen[1 - self.config.batches :], kept]
 
     def due(self, step: int) -> bool:
         """Return whether the solver is to be trained after this number of steps."""
         return bool(step) and step % self.config.every == 0 and len(self.seen) >= 2
 
-    def learn(self) -> None:
+    def prepare(self, step: int, batches: Sequence[Batch], carries: Sequence[Any]) -> None:
         """Train the solver."""
         began = time.perf_counter()
         with in_eval_mode(self.model.deq):

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from accelerate import Accelerator
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -34,6 +35,7 @@ from equilibria import __version__, files
 from equilibria.checks import check_fields
 from equilibria.run.data import storage
 from equilibria.run.data.storage import open_file, read_bytes
+from equilibria.run.processes import agree
 from equilibria.run.shapes import Manifest
 from equilibria.run.tasks.feed import WHOLE, Part
 from equilibria.words import is_out_of_memory
@@ -94,11 +96,20 @@ class Write(Protocol):
 class Background:
     """The latest checkpoint that is written in the background; at most one is in progress.
 
+    Args:
+        accelerator: of this process; None if nothing is written in the background.
+        patience: seconds that a run that failed waits for its last checkpoint. After that,
+            `placing` refuses what was being written.
+        group: by which several processes agree on what is written; None where one writes alone.
+
     Attributes:
         write: the one in progress; None if there is none.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, accelerator: Accelerator | None, patience: float = math.inf, group: Any = None
+    ) -> None:
+        self.accelerator, self.patience, self.group = accelerator, patience, group
         self.write: Write | None = None
         self._abandoned, self._placing = False, threading.Lock()
 
@@ -121,26 +132,30 @@ class Background:
             yield
 
     def settle(self) -> None:
-        """Wait until nothing is being written; raise the error that ended the write, if any."""
-        try:
-            if self.write is not None:
-                self.write.result()
-        finally:
-            if self.write is None or self.write.done():  # else a signal came, and `close` waits
-                self.write = None
+        """Wait until nothing is being written on any process.
 
-    def close(self, patience: float = math.inf) -> None:
+        Raises:
+            OSError, Elsewhere: a checkpoint could not be written.
+        """
+        if self.accelerator is None:
+            return
+        with agree(self.accelerator):
+            try:
+                if self.write is not None:
+                    self.write.result()
+            finally:
+                if self.write is None or self.write.done():  # else a signal came: `close` waits
+                    self.write = None
+
+    def close(self) -> None:
         """Wait for the write at the end of a run that failed, whatever becomes of it.
 
         No file may be written once the run folder is unlocked, so signals do not end the wait.
-
-        Args:
-            patience: seconds to wait. After that, `placing` refuses what was being written.
         """
         write, self.write = self.write, None
         if write is None:
             return
-        until = time.monotonic() + patience
+        until = time.monotonic() + self.patience
         while (left := until - time.monotonic()) > 0.0:
             with suppress(BaseException):  # it is the run's own error that counts
                 write.result(None if left == math.inf else left)
@@ -489,7 +504,7 @@ def on_cpu(tree: Any) -> Any:
     return pytree.tree_map(lambda x: x.cpu() if isinstance(x, Tensor) else x, tree)
 
 
-def copied(tree: Any) -> Any:
+def copy_tensors(tree: Any) -> Any:
     """Return a tree with its tensors detached and copied into contiguous memory.
 
     Tensors read from a checkpoint are contiguous; arithmetic on a tensor with another layout, such

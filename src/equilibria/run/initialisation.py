@@ -180,6 +180,6 @@ class ShallowStart:
             return int(self.steps)
         return min(max(1, round(self.steps * steps)), steps - 1)
 
-    def applied(self, model: Model) -> AbstractContextManager[None]:
+    def unroll(self, model: Model) -> AbstractContextManager[None]:
         """Make `model` the shallow network within a `with` block."""
         return using(model, Picard(), Unrolled(max_evals=self.layers))

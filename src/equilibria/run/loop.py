@@ -20,11 +20,13 @@ from equilibria.run import recipe as recipes
 from equilibria.run.config import as_chosen
 from equilibria.run.folder import Folder, RunError, absolute
 from equilibria.run.loggers import JsonLines, Logger, TensorBoard, Terminal
-from equilibria.run.processes import agreed, any_of, reachable, told
+from equilibria.run.processes import agree, any_of, reachable, told
 from equilibria.run.recipe import Recipe
+from equilibria.run.resume import restore, save
 from equilibria.run.run import describe, segment
+from equilibria.run.step import Diverged
 from equilibria.run.tasks import Task
-from equilibria.run.trainer import Diverged, Probe, Trainer
+from equilibria.run.trainer import Probe, Trainer
 from equilibria.run.weights import write_weights
 from equilibria.solve import SolveWarning
 from equilibria.words import percent, plural, printable
@@ -89,7 +91,7 @@ def train(
     with ExitStack() as stack:
         signals = stack.enter_context(stops.caught(tell=accelerator.is_main_process))
         stack.enter_context(_stopped(folder))
-        with agreed(accelerator):
+        with agree(accelerator):
             if accelerator.is_main_process:
                 stack.enter_context(folder.writing(resume=resume))
         stack.enter_context(told(accelerator))
@@ -145,7 +147,7 @@ def _task(recipe: Recipe, accelerator: Accelerator, data_dir: Path | None) -> Ta
     """Read the data, first on the main process, which downloads what is missing."""
     task = None
     for first in (True, False):
-        with agreed(accelerator), as_chosen():
+        with agree(accelerator), as_chosen():
             if accelerator.is_main_process is first:
                 task = recipe.task.load(data_dir)
     assert task is not None
@@ -163,7 +165,7 @@ def fit(
     signals: stops.Signals | None = None,
 ) -> None:
     """Train to the recipe's last epoch and evaluate; see `train`."""
-    with closing(trainer):
+    with closing(trainer.background):
         _fit(trainer, folder, console, resume=resume, stop=stop, command=command, signals=signals)
 
 
@@ -185,7 +187,7 @@ def _fit(
     if accelerator.is_main_process:
         written = [JsonLines(folder, trainer.records)]
     if resume and trainer.step == trainer.steps and folder.concluded(trainer.step):
-        weights = trainer.weights()
+        weights = trainer.layout.whole_state()
         if accelerator.is_main_process and not folder.has_weights(trainer.model):
             write_weights(folder.weights, weights)
             console.print(f"{folder.weights} is restored from the checkpoint", markup=False)
@@ -221,18 +223,18 @@ def _fit(
             every = recipe.checkpoint.every
             due = every is not None and trainer.step % every == 0
             if record or ends or due:
-                trainer.save(folder)
+                save(trainer, folder)
             if record:
                 for logger in loggers:
                     logger.epoch(record)
             if ends:
-                trainer.settle()
+                trainer.background.settle()
                 where = f"in epoch {epoch + 1} " if trainer.step < trainer.steps else ""
                 raise Interrupted(
                     f"stopped {where}after step {trainer.step} of {trainer.steps}; the run is "
                     f"saved; continue with: {folder.resume}"
                 )
-        trainer.settle()
+        trainer.background.settle()
     with _stopped(folder):
         conclude(trainer, folder, console)
 
@@ -260,8 +262,8 @@ def _restore(trainer: Trainer, folder: Folder) -> None:
         if main:  # under --quiet too
             print(printable(f"warning: {text}"), file=sys.stderr)
 
-    with agreed(accelerator):
-        found = trainer.restore(folder, warn)
+    with agree(accelerator):
+        found = restore(trainer, folder, warn)
     steps = gather_object([trainer.step])
     if len(set(steps)) > 1:
         raise RunError(
@@ -283,7 +285,7 @@ def _step(trainer: Trainer, folder: Folder) -> None:
     try:
         trainer.train_step()
     except Diverged as error:
-        trainer.settle()
+        trainer.background.settle()
         saved = folder.checkpoints.all()
         left = f"The last good checkpoint is {saved[0]}" if saved else "Nothing was saved yet"
         raise Diverged(f"{error}. {left}") from None
@@ -304,7 +306,7 @@ def _say_where(trainer: Trainer, folder: Folder, console: Console) -> None:
         )
         for note in trainer.notes:
             console.print(note, soft_wrap=True, markup=False, highlight=False)
-    begin, _ = trainer.segment(trainer.step)
+    begin, _ = recipe.segment(trainer.step, trainer.steps_per_epoch)
     if begin and begin == trainer.step < trainer.steps:
         again = [f"the learning rate's {type(recipe.schedule).__name__} schedule"]
         if recipe.regulariser is not None:
@@ -324,12 +326,13 @@ def _record(trainer: Trainer, folder: Folder, console: Console, command: Sequenc
         about = describe(trainer.model, trainer.task, accelerator)
         known = folder.read_info() if folder.info.exists() else {}
         about |= {"command": known.get("command", []), "segments": []}
-        if trainer.beginning is not None:
-            console.print(f"Recurrent weights: {trainer.beginning}", markup=False)
-            about["initialisation"] = trainer.beginning.json()
-        if trainer.taken is not None:
-            console.print(str(trainer.taken), soft_wrap=True, markup=False, highlight=False)
-            about["init_from"] = trainer.taken.json()
+        start = trainer.start
+        if start.beginning is not None:
+            console.print(f"Recurrent weights: {start.beginning}", markup=False)
+            about["initialisation"] = start.beginning.json()
+        if start.transfer is not None:
+            console.print(str(start.transfer), soft_wrap=True, markup=False, highlight=False)
+            about["init_from"] = start.transfer.json()
         trainer.task.save(folder.path)
     else:
         about = folder.read_info()
@@ -351,7 +354,7 @@ def conclude(trainer: Trainer, folder: Folder, console: Console) -> None:
     if (radius := trainer.radius()) is not None:
         result["spectral_radius"] = radius
     result["step"] = trainer.step
-    weights = trainer.weights()
+    weights = trainer.layout.whole_state()
     if trainer.accelerator.is_main_process:
         write_weights(folder.weights, weights)
         files.write_json(folder.evaluation, result)

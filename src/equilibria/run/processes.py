@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -114,7 +114,7 @@ def meet_again(backend: str) -> None:
 
 
 @contextmanager
-def agreed(accelerator: Accelerator) -> Iterator[None]:
+def agree(accelerator: Accelerator) -> Iterator[None]:
     """Make a block fail on all processes if it fails on any, so that none waits for another.
 
     The block itself must not communicate.
@@ -138,11 +138,16 @@ def agreed(accelerator: Accelerator) -> Iterator[None]:
 
 def any_of(accelerator: Accelerator, flag: bool) -> bool:
     """Return whether `flag` is true on any process; the same on all of them."""
+    return total_over(accelerator, float(flag))[0] > 0
+
+
+def total_over(accelerator: Accelerator, *values: float) -> Sequence[float]:
+    """Return the sums of some numbers over all processes."""
     if accelerator.num_processes == 1:
-        return flag
-    own = torch.tensor(float(flag), device=accelerator.device)
+        return values
+    own = torch.tensor(values, dtype=torch.float64, device=accelerator.device)
     total: Any = accelerator.reduce(own, "sum")
-    return bool(total > 0)
+    return total.tolist()
 
 
 @contextmanager
@@ -266,7 +271,7 @@ def set_random_state(state: dict[str, Any]) -> None:
     random.setstate((version, tuple(internal), gauss_next))
 
 
-def seeded(seed: int) -> dict[str, Any]:
+def state_of_seed(seed: int) -> dict[str, Any]:
     """Return the state of all global random generators just after `seed_all`; change nothing."""
     before = random_state()
     seed_all(seed)

@@ -274,6 +274,16 @@ class Recipe:
         """The epochs at which the segments of the run end."""
         return (*self.restarts, self.epochs)
 
+    def segment(self, step: int, steps_per_epoch: int) -> tuple[int, int]:
+        """Return the first step and the number of steps of the segment that `step` is in.
+
+        A run that was extended has several; the schedule starts again with each.
+        """
+        ends = [epochs * steps_per_epoch for epochs in self.ends]
+        end = next((end for end in ends if step < end), ends[-1])
+        begin = max(each for each in (0, *ends) if each < end)
+        return begin, end - begin
+
     def extended(self, epochs: int) -> Recipe:
         """Return the recipe of the run with a further segment of so many epochs."""
         return replace(self, epochs=self.epochs + epochs, restarts=self.ends)

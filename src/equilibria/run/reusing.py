@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from equilibria.run.hooks import Hook
 from equilibria.run.models import EquilibriumModel, Prediction
 from equilibria.run.models.reuse import Cache, reuse
 from equilibria.run.tasks import Batch, Task
@@ -19,7 +20,7 @@ from equilibria.run.tasks import Batch, Task
 __all__ = ["Reuse"]
 
 
-class Reuse:
+class Reuse(Hook):
     """The states of all training samples, and what the steps of an epoch made of them.
 
     Args:
@@ -32,6 +33,8 @@ class Reuse:
 
     papers: Bai 2022 (thesis), sec. 8.2.2.
     """
+
+    name = "reuse"
 
     def __init__(self, task: Task, model: EquilibriumModel, accelerator: Accelerator) -> None:
         if task.numbered is None:

@@ -1,22 +1,27 @@
-"""Parameters sharded across processes by torch's `fully_shard`, with one unit per solve."""
+"""How a model lies on the processes: whole on each, or sharded by torch's `fully_shard`."""
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.utils import convert_to_fp32
 from torch import Tensor, distributed, nn
+from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from equilibria.nn.using import layers
-from equilibria.run.models import Model
-from equilibria.run.processes import agreed, any_of
+from equilibria.run.checkpoint import PATIENCE
+from equilibria.run.models import Model, Prediction
+from equilibria.run.processes import agree, any_of
 from equilibria.run.recipe import Parallel
 from equilibria.solve import private
 
@@ -125,6 +130,59 @@ def extent(parallel: Parallel, shard: int | None, processes: int) -> int:
     return size
 
 
+class Whole:
+    """A model that every process has whole; DDP keeps several of them alike.
+
+    Args:
+        model: the model, on any device.
+        accelerator: of this process.
+
+    Attributes:
+        model: the model itself, without the wrapper for several processes.
+    """
+
+    patience = math.inf
+    """Seconds to wait for a checkpoint that is being written as the run fails."""
+
+    def __init__(self, model: Model, accelerator: Accelerator) -> None:
+        self.model, self.accelerator = model, accelerator
+        self.wrapped: Any = model
+
+    def prepare(self, optimiser: Optimizer) -> AcceleratedOptimizer:
+        """Move the model to its device; return the optimiser as Accelerate wraps it."""
+        self.wrapped, prepared = self.accelerator.prepare(self.model, optimiser)
+        return prepared
+
+    def predict(self, inputs: Any, **options: Any) -> Prediction:
+        """Call the model in the precision of the run."""
+        return self.wrapped(inputs, **options)
+
+    def gloo_group(self) -> None:
+        """Return no group: the main process writes alone."""
+
+    def gather(self) -> AbstractContextManager[None]:
+        """Return a context in which every process has all parameters: any context will do."""
+        return nullcontext()
+
+    def sync(self, last: bool) -> AbstractContextManager[None]:
+        """Return a context for a micro-batch; gradients are reduced with those of the last."""
+        return nullcontext() if last else self.accelerator.no_sync(self.wrapped)
+
+    @torch.no_grad()
+    def constrain(self) -> None:
+        """Restore the bounds on the weights."""
+        self.model.constrain()
+
+    def clip(self, limit: float) -> float | None:
+        """Clip the gradients to the norm `limit`; return their norm before, where it is known."""
+        length = self.accelerator.clip_grad_norm_(self.model.parameters(), limit)
+        return None if length is None else float(length)
+
+    def whole_state(self) -> Mapping[str, Tensor]:
+        """Return all parameters and buffers."""
+        return self.model.state_dict()
+
+
 class Sharding:
     """A model whose parameters, gradients and moments are sharded across processes.
 
@@ -155,6 +213,9 @@ class Sharding:
         Elsewhere: the first process could not build the model.
     """
 
+    patience = PATIENCE
+    """Shares need all processes, one of which may be gone."""
+
     def __init__(
         self,
         build: Callable[[], Model],
@@ -176,9 +237,10 @@ class Sharding:
         shape = (processes,) if size == processes else (processes // size, size)
         names = ("shard",) if len(shape) == 1 else ("replicate", "shard")
         self.mesh = init_device_mesh(accelerator.device.type, shape, mesh_dim_names=names)
+        self.accelerator = accelerator
         self.keep = keep or not private.gathers_for_dataclasses()
         whole, outside = None, False
-        with agreed(accelerator):
+        with agree(accelerator):
             if accelerator.is_main_process:
                 whole = build().cpu()  # a search for a radius has moved it to the device
                 outside = _used_outside(whole, trial)
@@ -195,17 +257,39 @@ class Sharding:
         fill(model, whole, accelerator.device)
         private.find_root(model)
 
-    def synchronise(self, whether: bool) -> None:
-        """Set whether the next backward reduces gradients or only accumulates them."""
-        self.units[0].set_requires_gradient_sync(whether)
+    def prepare(self, optimiser: Optimizer) -> AcceleratedOptimizer:
+        """Return the optimiser of the shares as Accelerate wraps it."""
+        prepared: Any = self.accelerator.prepare_optimizer(optimiser)
+        return prepared
 
-    def share_buffers(self) -> None:
-        """Broadcast the first process's buffers, as DDP does before each forward."""
+    def gloo_group(self) -> Any:
+        """Return a group by which all processes agree while training goes on."""
+        return distributed.new_group(backend="gloo")
+
+    def predict(self, inputs: Any, **options: Any) -> Prediction:
+        """Call the model as Accelerate would have it called, if it had wrapped it."""
+        with self.accelerator.autocast(), warnings.catch_warnings():
+            # Nobody changes in place what the model returns.
+            warnings.filterwarnings(
+                "ignore", "FSDP2-wrapped module .* returned a view", UserWarning
+            )
+            prediction: Any = self.model(inputs, **options)
+        if self.accelerator.mixed_precision != "no":
+            prediction = convert_to_fp32(prediction)
+        return prediction
+
+    def sync(self, last: bool) -> AbstractContextManager[None]:
+        """Prepare for a micro-batch, as DDP does: broadcast the first process's buffers.
+
+        Gradients are reduced with those of the `last` micro-batch, and only added up until then.
+        """
         for buffer in self.model.buffers():
             broadcast(buffer)
+        self.units[0].set_requires_gradient_sync(last)
+        return nullcontext()
 
     @contextmanager
-    def gathered(self) -> Iterator[None]:
+    def gather(self) -> Iterator[None]:
         """Gather all parameters on every process inside a block, which all processes must enter.
 
         There is no communication inside it, so each process may call the model, or only its layers,
@@ -231,13 +315,14 @@ class Sharding:
         if type(self.model).constrain is Model.constrain:
             return  # no bounds
         shares = dict(self.model.named_parameters())
-        with self.gathered():
+        with self.gather():
             self.model.constrain()
             for name, whole in self.model.named_parameters():
                 shares[name].copy_(share_of(whole.detach(), shares[name]))
 
     def clip(self, limit: float) -> float:
         """Clip the gradients to the norm `limit`; return their norm before clipping."""
+        self.accelerator.unscale_gradients()
         length: Any = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         return float(length.full_tensor() if hasattr(length, "full_tensor") else length)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,24 +11,27 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
 
+from equilibria.run.hooks import Forward, Hook
+from equilibria.run.processes import total_over
 from equilibria.run.recipe import Recipe
 from equilibria.solve import Solution
 from equilibria.stability import jacobian_penalty
 
 
-class Stabiliser:
+class Stabiliser(Hook):
     """The regulariser and the correction of a run whose recipe has either or both.
 
     Args:
         recipe: of the run.
-        segment: step -> first step and number of steps of the segment of the run that contains it.
+        steps_per_epoch: of the run.
         accelerator: gives the process and the device.
     """
 
-    def __init__(
-        self, recipe: Recipe, segment: Callable[[int], tuple[int, int]], accelerator: Accelerator
-    ) -> None:
-        self.recipe, self.segment, self.accelerator = recipe, segment, accelerator
+    name = "stabiliser"
+
+    def __init__(self, recipe: Recipe, steps_per_epoch: int, accelerator: Accelerator) -> None:
+        self.recipe, self.accelerator = recipe, accelerator
+        self.steps_per_epoch = steps_per_epoch
         # Sums over the steps of this epoch, on this process, that had a solve.
         self.counts: dict[str, float] = defaultdict(float)
         self.factor = 1.0  # multiplies gamma; set by the controller
@@ -37,41 +40,25 @@ class Stabiliser:
         # mean evaluations of the last solves, over all processes; for the correction
         self.length = float(recipe.solver.max_evals) if recipe.solver else 0.0
 
-    def states(self) -> tuple[int, ...]:
-        """Return the evaluations after which the next solve should keep its iterate."""
+    def options(self) -> dict[str, Any]:
+        """Return after which evaluations the next solve should keep its iterate, as `states`."""
         correction = self.recipe.correction
-        return () if correction is None else correction.depths(self.length)
+        return {} if correction is None else {"states": correction.depths(self.length)}
 
-    def extra(
-        self,
-        step: int,
-        solutions: Sequence[Solution],
-        loss: Callable[[Sequence[Any]], Tensor],
-        *,
-        share: float = 1.0,
-        penalised: bool | None = None,
-    ) -> Tensor | None:
-        """Return the term that a micro-batch adds to the loss, a scalar; None if there is none.
+    def term(self, step: int, forward: Forward) -> Tensor | None:
+        """Return the sum of correction and penalty of a micro-batch.
 
         For a model with several consecutive solves, the penalty is their mean.
-
-        Args:
-            step: counted from 0.
-            solutions: with the iterates that `states` requested.
-            loss: states, one per solve -> scalar, the micro-batch's contribution to the mean loss
-                of the outputs read from them.
-            share: fraction of this process's rows in the micro-batch.
-            penalised: whether the step has the penalty; None to draw this as the recipe specifies.
         """
+        solutions, share, penalised = forward.prediction.solutions, forward.share, forward.penalised
         terms: list[Tensor] = []
         self.counts["steps"] += share
         if (correction := self.recipe.correction) is not None:
-            terms.append(
-                correction(loss, list(zip(*(each.states for each in solutions), strict=True)))
-            )
+            states = list(zip(*(each.states for each in solutions), strict=True))
+            terms.append(correction(forward.early_loss, states))
             self.counts["correction"] += float(terms[-1].detach())
         if (regulariser := self.recipe.regulariser) is not None:
-            begin, steps = self.segment(step)
+            begin, steps = self.recipe.segment(step, self.steps_per_epoch)
             gamma = regulariser.at(step - begin, steps)[0]
             weight = share * self.factor * gamma
             if penalised is None:
@@ -101,9 +88,8 @@ class Stabiliser:
 
     def _mean(self, total: float, count: int) -> float:
         """Return the mean over all processes, given the sum and the count on this one."""
-        own = torch.tensor([total, count], dtype=torch.float64)
-        whole: Any = self.accelerator.reduce(own.to(self.accelerator.device), "sum")
-        return float(whole[0] / whole[1])
+        whole, number = total_over(self.accelerator, total, count)
+        return whole / number
 
     def finish_epoch(self) -> dict[str, Any]:
         """Return the log of an epoch, and reset the counts."""

@@ -1,21 +1,29 @@
-"""A recipe's model before its first step: stability over ensembles and scales of its weights."""
+"""A recipe's model before its first step: how a run builds it, and how stable it is."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import numpy
 import torch
+from accelerate import Accelerator
 
 from equilibria.nn.init import Ensemble
+from equilibria.nn.using import in_eval_mode
 from equilibria.run import evaluation
+from equilibria.run.evaluation import loss_of, to_device
+from equilibria.run.initialisation import Beginning, ShallowStart
+from equilibria.run.models import Model
 from equilibria.run.processes import seed_all
 from equilibria.run.recipe import Recipe
-from equilibria.run.tasks import Task
+from equilibria.run.sharding import Sharding, Whole, extent
+from equilibria.run.tasks import Batch, Feed, Part, Task
+from equilibria.run.tasks.feed import WHOLE
+from equilibria.run.transfer import Transfer, transfer
 from equilibria.stability.ensembles import Sweep, sweep
 from equilibria.stability.ensembles.measure import DRAWS, SCALES
 from equilibria.stability.rescale import UnreachableRadiusError
@@ -30,6 +38,97 @@ SAMPLES = 64
 
 SEQUENCES = 4
 """The same where a sample is a sequence, whose state has many more entries."""
+
+
+# --- the model of a run ---------------------------------------------------------------------------
+
+
+class TrainingError(RuntimeError):
+    """Training cannot continue; the message says why."""
+
+
+@contextmanager
+def as_training_error(before: str = "") -> Iterator[None]:
+    """Raise the ValueError of a block, which says what the recipe cannot have, as TrainingError."""
+    try:
+        yield
+    except ValueError as error:
+        raise TrainingError(f"{before}{error}") from None
+
+
+class Start:
+    """The model that a run begins with.
+
+    Args:
+        recipe: of the run, settled with its task.
+        task: the recipe's.
+        feed: batches to learn from.
+        accelerator: device, processes and precision.
+        fresh: the run begins here; otherwise the weights are not initialised as the recipe says.
+
+    Attributes:
+        beginning: what the recurrent weights were set to; None if the recipe does not set them.
+        transfer: what the run began with of another's weights; None if the recipe names none. If
+            the model is sharded, only the first process has this and `beginning`.
+        layout: the model on this process.
+
+    Raises:
+        TrainingError: the recipe requests a spectral radius that the cell cannot reach; or the
+            parameters cannot be sharded as it says.
+        CheckpointError: there are no such weights to begin with, or none fits.
+    """
+
+    def __init__(
+        self, recipe: Recipe, task: Task, feed: Feed, accelerator: Accelerator, *, fresh: bool
+    ) -> None:
+        self.recipe, self.task, self.feed = recipe, task, feed
+        self.accelerator, self.fresh = accelerator, fresh
+        self.beginning: Beginning | None = None
+        self.transfer: Transfer | None = None
+        self.layout = self._lay_out()
+
+    def _lay_out(self) -> Whole | Sharding:
+        """Build the model, and shard it across the processes where the recipe says so."""
+        recipe, accelerator = self.recipe, self.accelerator
+        with as_training_error():
+            size = extent(recipe.parallel, recipe.shard, accelerator.num_processes)
+        if size == 1:
+            return Whole(self._build(), accelerator)
+        build, empty = self._build, self._empty
+        keep = recipe.regulariser is not None or recipe.correction is not None
+        with as_training_error():
+            return Sharding(build, empty, accelerator, size, keep=keep, trial=self._try)
+
+    def _empty(self) -> Model:
+        """Return the model with the weights that it is built with."""
+        seed_all(self.recipe.seed)
+        return self.task.model(self.recipe.model, **self.recipe.layer())
+
+    def _build(self) -> Model:
+        """Return the model with the weights that the run starts from."""
+        recipe, model = self.recipe, self._empty()
+        if self.fresh and (asked := recipe.initialisation) is not None:
+            before = f"initialisation.radius {asked.radius or 0:g}: "
+            with nullcontext() if asked.radius is None else as_training_error(before):
+                self.beginning = asked.apply(model, lambda: self._batch().inputs)
+        if self.fresh and recipe.init_from is not None:
+            self.transfer = transfer(recipe.init_from, model)
+        return model
+
+    def _batch(self, part: Part = WHOLE) -> Batch:
+        """Return the first batch of training, the same on all processes, on their device."""
+        return to_device(self.feed.batch(0, part), self.accelerator)
+
+    @torch.no_grad()
+    def _try(self, model: Model) -> None:
+        """Evaluate a model and its loss on one row, by a shallow network: any would do."""
+        batch = self._batch(Part(0, self.recipe.rows))
+        shallow = ShallowStart(layers=1).unroll(model) if self.recipe.solver else nullcontext()
+        with shallow, self.accelerator.autocast(), in_eval_mode(model):
+            loss_of(model, self.task, model(batch.inputs), batch.targets, self.accelerator)
+
+
+# --- stability ------------------------------------------------------------------------------------
 
 
 def examine_start(

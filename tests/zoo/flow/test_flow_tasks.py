@@ -489,7 +489,7 @@ def test_the_correction_is_the_loss_of_a_flow_on_the_way(adjoint):
     options += ["--adjoint.steps", *steps, "--adjoint.damping", "1.0"] if steps else []
     trainer = trainer_of(TREE, *options)
     stabiliser = trainer.stabiliser
-    assert stabiliser is not None and stabiliser.states() == (3,)
+    assert stabiliser is not None and stabiliser.options() == {"states": (3,)}
     batch = trainer.batch()
     prediction = trainer.model.train()(batch.inputs, states=(3,))
     (state,) = prediction.solution.states

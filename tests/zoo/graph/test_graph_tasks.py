@@ -19,9 +19,9 @@ from equilibria.run.data import DataError
 from equilibria.run.folder import absolute
 from equilibria.run.memory import measure
 from equilibria.run.run import load
-from equilibria.run.start import examine_start
+from equilibria.run.start import TrainingError, examine_start
 from equilibria.run.tasks import Part
-from equilibria.run.trainer import Trainer, TrainingError
+from equilibria.run.trainer import Trainer
 from equilibria.stability import comparison
 from equilibria.zoo.graph.data import Graph, NodeSet
 from equilibria.zoo.graph.task.nodes import MICRO_F1, Chains, NodeClassification, NodeTask

@@ -12,8 +12,8 @@ from equilibria.run import evaluation, run
 from equilibria.run import recipe as recipes
 from equilibria.run.config import ConfigError
 from equilibria.run.loop import fit
+from equilibria.run.start import TrainingError
 from equilibria.run.tasks import Part
-from equilibria.run.trainer import TrainingError
 from equilibria.zoo.language.task.language import LanguageModelling
 
 

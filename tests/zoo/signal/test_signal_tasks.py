@@ -21,8 +21,9 @@ from equilibria.run.data import DataError
 from equilibria.run.loop import Interrupted, train
 from equilibria.run.reusing import Reuse
 from equilibria.run.run import Folder, load
+from equilibria.run.start import TrainingError
 from equilibria.run.tasks import Part
-from equilibria.run.trainer import Trainer, TrainingError
+from equilibria.run.trainer import Trainer
 from equilibria.zoo.signal import data as signals
 from equilibria.zoo.signal.data import Signal
 from equilibria.zoo.signal.model import gradient

@@ -19,6 +19,7 @@ from equilibria.run.cli.main import main
 from equilibria.run.data.storage import DataError
 from equilibria.run.evaluation import accelerator
 from equilibria.run.folder import Folder
+from equilibria.run.resume import restore, save
 from equilibria.run.tasks import Part
 from equilibria.run.trainer import Trainer
 from equilibria.zoo.vision.data.shards import read_index, write_index
@@ -315,9 +316,9 @@ def trained(rank, place, count, parallel, before=None):
         trainer.accelerator.wait_for_everyone()
         for _ in range(4):
             trainer.train_step()
-        trainer.save(run)
+        save(trainer, run)
     else:
-        trainer.restore(run)
+        restore(trainer, run)
     for _ in range(4):
         trainer.train_step()
     figures = trainer.evaluate("test")

@@ -14,7 +14,7 @@ from equilibria.run.cli.output import Output
 from equilibria.run.cli.status import DONE, UNHEALTHY
 from equilibria.run.folder import Folder
 from equilibria.run.recipe import Recipe
-from equilibria.run.trainer import Diverged
+from equilibria.run.step import Diverged
 from equilibria.words import percent
 
 Train = Callable[[Recipe, Folder, bool], None]

@@ -19,11 +19,13 @@ from equilibria.run import run as runs
 from equilibria.run.loop import train
 from equilibria.run.models.base import ModelError
 from equilibria.run.recipe import Recipe
+from equilibria.run.resume import restore
 from equilibria.run.run import Folder, Run, RunError
+from equilibria.run.step import Diverged
 from equilibria.run.studies.identity import GENERATION, decides, digest
 from equilibria.run.studies.results import Origin
 from equilibria.run.tasks import Task
-from equilibria.run.trainer import Diverged, Probe, Trainer
+from equilibria.run.trainer import Probe, Trainer
 
 __all__ = ["Store", "Trained", "Training"]
 
@@ -113,7 +115,7 @@ class Trained:
         recipe = self.recipe
         trainer = Trainer(recipe, self.task, evaluation.accelerator(recipe.precision))
         if trained:
-            trainer.restore(self.folder)
+            restore(trainer, self.folder)
             trainer.step = max(0, trainer.steps - before_end)
         trainer.step = max(trainer.step, trainer.shallow_steps)
         trainer.carry = None
