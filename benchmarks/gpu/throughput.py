@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import torch
 
+from equilibria.nn.using import in_eval_mode
 from equilibria.run import evaluation, memory
 from equilibria.run import recipe as recipes
 from equilibria.run.bench.count import interleaved
@@ -26,6 +27,7 @@ from equilibria.run.studies.identity import decides
 from equilibria.run.studies.study import Context, Point, Study
 from equilibria.run.studies.views import Pivot, first
 from equilibria.run.trainer import Trainer
+from equilibria.run.trees import to_device
 from equilibria.solve import SolveWarning
 from equilibria.zoo.language.task.language import LanguageModelling, LanguageTask
 from papers.measures import counterpart
@@ -79,10 +81,10 @@ def warm(recipe: Recipe, task: LanguageTask) -> Trainer:
 
 def reader(trainer: Trainer) -> Callable[[], None]:
     """A call that reads one segment, again and again, without gradients."""
-    batch = evaluation.to_device(trainer.batch(), trainer.accelerator)
+    batch = to_device(trainer.batch(), trainer.accelerator.device)
 
     def read() -> None:
-        quiet = evaluation.evaluating(trainer.model), torch.no_grad()
+        quiet = in_eval_mode(trainer.model), torch.no_grad()
         with quiet[0], quiet[1], trainer.accelerator.autocast():
             trainer.model(batch.inputs)
 

@@ -26,6 +26,7 @@ from equilibria.run.studies.study import Context, Scale
 from equilibria.run.studies.training import Training
 from equilibria.run.tasks import Batch
 from equilibria.run.trainer import Trainer
+from equilibria.run.trees import to_device
 from equilibria.solve import JacobianFree, SolveWarning, Status
 from equilibria.zoo.flow.data import FlowSet
 from equilibria.zoo.flow.model import DEQFlow
@@ -346,7 +347,7 @@ def bytes_of_refinement(context: Context) -> Iterable[dict[str, Any]]:
     parameters and gradients, in float32, with the losses of its recipe."""
     for name, trainer in _trainers(context).items():
         model: Any = trainer.model.train()
-        batch = evaluation.to_device(trainer.batch(), trainer.accelerator)
+        batch = to_device(trainer.batch(), trainer.accelerator.device)
         inputs, targets = batch.inputs, batch.targets
         with torch.no_grad():
             model.scene = _Given(model.scene(inputs))

@@ -15,10 +15,12 @@ import torch
 
 from equilibria import theory
 from equilibria.nn.init import Ensemble
-from equilibria.run.evaluation import accelerator, evaluating, to_device
+from equilibria.nn.using import in_eval_mode
+from equilibria.run.evaluation import accelerator
 from equilibria.run.models import EquilibriumModel
 from equilibria.run.recipe import Recipe
 from equilibria.run.report.panel import Series
+from equilibria.run.step import Diverged
 from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.measures.epochs import solves
 from equilibria.run.studies.results import Data, Frame
@@ -27,7 +29,8 @@ from equilibria.run.studies.views import NOT_RUN, Cell
 from equilibria.run.studies.views.tables import Column
 from equilibria.run.tally import Tally
 from equilibria.run.tasks import Task
-from equilibria.run.trainer import Diverged, Trainer
+from equilibria.run.trainer import Trainer
+from equilibria.run.trees import to_device
 from equilibria.solve import SolveWarning
 from equilibria.zoo.language.task.language import LanguageTask
 from papers.initialisation.common import COLOURS, PAPER
@@ -87,8 +90,8 @@ def perplexity(context: Context, *, count: int) -> Iterable[dict[str, Any]]:
 
     def examine(trainer: Trainer) -> dict[str, Any]:
         batch = segments(task, task.config.length, count)
-        inputs, targets = to_device((batch.inputs, batch.targets), trainer.accelerator)
-        with torch.no_grad(), evaluating(trainer.model):
+        inputs, targets = to_device((batch.inputs, batch.targets), trainer.accelerator.device)
+        with torch.no_grad(), in_eval_mode(trainer.model):
             loss = task.loss(trainer.model, trainer.model(inputs).output, targets)
         sums = {"loss": loss, "units": torch.tensor(task.units(targets))}
         parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
@@ -111,7 +114,7 @@ def threshold(context: Context, *, ensembles: Sequence[Ensemble], seeds: int) ->
     for seed in range(seeds):
         trainer = Trainer(replace(recipe, seed=seed), task, accelerator(recipe.precision))
         with torch.no_grad():
-            inputs = to_device(trainer.batch().inputs, trainer.accelerator)
+            inputs = to_device(trainer.batch().inputs, trainer.accelerator.device)
             entries += cast(EquilibriumModel, trainer.model).inject(inputs)
     law: dict[str, Any] = {
         "input_mean": statistics.fmean(float(u.mean()) for u in entries),

@@ -11,6 +11,8 @@ import pandas as pd
 import torch
 from torch.utils import _pytree as pytree
 
+from equilibria.nn import using
+from equilibria.nn.using import in_eval_mode
 from equilibria.run import evaluation, memory
 from equilibria.run.models import EquilibriumModel, Model
 from equilibria.run.studies.identity import identified_as
@@ -137,7 +139,7 @@ def inference(model: EquilibriumModel, inputs: Any, limit: int) -> dict[str, tup
     inputs = pytree.tree_map(lambda x: x.to(device), inputs)
     peaks: list[int] = []
     for solver in (Picard(**common), replace(own, **common), Broyden(**common)):
-        with evaluation.evaluating(model, solver):
+        with in_eval_mode(model), using(model, eval_solver=solver):
             model(inputs)  # what is set up once is not counted
             peaks.append(memory.peak_bytes(lambda: model(inputs), device))
     return {name: (peak, peaks[0]) for name, peak in zip(SOLVERS, peaks[1:], strict=True)}

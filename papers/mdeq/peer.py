@@ -11,12 +11,12 @@ import torch
 from accelerate import Accelerator
 
 from equilibria.run import evaluation, processes
-from equilibria.run.evaluation import to_device
 from equilibria.run.models import Model
 from equilibria.run.optimiser import AdamW
 from equilibria.run.recipe import Recipe
 from equilibria.run.run import Run
 from equilibria.run.trainer import Trainer
+from equilibria.run.trees import to_device
 from equilibria.zoo.vision.model.explicit import ResNetConfig
 
 OPTIMISER = AdamW(lr=5e-3, weight_decay=0.02)
@@ -104,7 +104,7 @@ def trained(
         rate = OPTIMISER.lr * recipe.schedule.factor(int(1000 * taken / limit), 1000)
         for group in optimiser.param_groups:
             group["lr"] = rate
-        batch = to_device(task.augment(feed.batch(step)), accelerator)
+        batch = to_device(task.augment(feed.batch(step)), accelerator.device)
         prediction = model(batch.inputs)
         loss = task.loss(model, prediction.output, batch.targets) / task.units(batch.targets)
         optimiser.zero_grad()

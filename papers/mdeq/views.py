@@ -43,7 +43,7 @@ def views(context: Context) -> Iterator[dict[str, Any]]:
     accelerator = evaluation.accelerator("float32", "cpu")
     for view in VIEWS:
         model = run.model if view == "single" else _seen(run.model, view).eval()
-        found, seconds = evaluation.timed(
+        found, seconds = evaluation.time_evaluation(
             model, run.data, accelerator, batch_size=run.recipe.eval_batch_size
         )
         figures = {key: value for key, value in found.items() if isinstance(value, int | float)}

@@ -73,6 +73,6 @@ def reading(context: Context, **fields: Any) -> dict[str, Any]:
     model: Any = run.model.to(accelerator.device)
     solver = replace(model.deq.eval_solver or model.deq.solver, **fields)
     options = {"batch_size": run.recipe.eval_batch_size, "solver": solver}
-    found, seconds = evaluation.timed(model, run.data, accelerator, **options)
+    found, seconds = evaluation.time_evaluation(model, run.data, accelerator, **options)
     figures = {"perplexity": found["perplexity"], "token_seconds": seconds}
     return figures | solves(found["forward"])

@@ -23,6 +23,7 @@ from equilibria.run.studies.measures import timing
 from equilibria.run.studies.study import Context, Scale
 from equilibria.run.studies.training import Trained, Training
 from equilibria.run.tasks import Task
+from equilibria.run.trees import to_device
 from equilibria.solve import Anderson, Solver, Status
 from papers.deq.common import language, named
 from papers.jacobian import images
@@ -128,7 +129,7 @@ class Distilled:
 
     def inputs(self, count: int) -> Any:
         """The first test samples' inputs, on the model's device."""
-        return evaluation.to_device(self.task.sample("test", count).inputs, self.accelerator)
+        return to_device(self.task.sample("test", count).inputs, self.accelerator.device)
 
 
 def distilled(run: Trained, **changes: Any) -> Distilled:
@@ -334,7 +335,7 @@ def _solves(
     size = context.run.recipe.eval_batch_size
     for batch in found.task.batches("test", size):
         before = None if batch.begins else carry
-        inputs = evaluation.to_device(batch.inputs, found.accelerator)
+        inputs = to_device(batch.inputs, found.accelerator.device)
         with solving(found.model, by.solver, by.learned, **limits):
             prediction = found.model(inputs, carry=before)
         if found.task.streams:

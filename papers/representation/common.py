@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equilibria.nn import using
-from equilibria.run import evaluation
+from equilibria.nn.using import in_eval_mode
 from equilibria.run import recipe as recipes
 from equilibria.run.models import EquilibriumModel
 from equilibria.run.recipe import Recipe
@@ -20,6 +20,7 @@ from equilibria.run.studies.measures.epochs import summary
 from equilibria.run.studies.study import Context, Point, Scale
 from equilibria.run.studies.training import Training
 from equilibria.run.trainer import Trainer
+from equilibria.run.trees import to_device
 from equilibria.solve import Picard
 from papers.published import BAI_2022, published
 
@@ -129,10 +130,10 @@ class Warmth:
     def __call__(self, trainer: Trainer) -> dict[str, Any]:
         """Return the figures of a trainer that reuses states."""
         model = cast(EquilibriumModel, trainer.model)
-        batch = evaluation.to_device(trainer.batch(), trainer.accelerator)
+        batch = to_device(trainer.batch(), trainer.accelerator.device)
         assert trainer.reuse is not None
         kept = trainer.reuse.cache.read(batch.numbers)
-        with evaluation.evaluating(model), torch.no_grad():
+        with in_eval_mode(model), torch.no_grad():
             operands = model.inject(batch.inputs)
             found: dict[str, Any] = {}
             for name, start in (("kept", kept), ("zero", torch.zeros_like(kept))):

@@ -172,4 +172,4 @@ def test_the_rows_of_a_graph_are_coupled() -> None:
     trainer = trainer_of()
     trainer.model.deq.coupled = True
     with pytest.raises(ValueError, match="rows of this layer are coupled"):
-        Alternation(Alternating(), trainer.model, 0)
+        Alternation(Alternating(), trainer.model, 0, 1000)

@@ -9,20 +9,16 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
-from torch.utils import _pytree as pytree
-
 from equilibria.learned import Distillation, Learned
 from equilibria.learned.contest import contest
 from equilibria.learned.solver import NeuralSolver
 from equilibria.learned.training import solve, train, untrained
 from equilibria.nn import using
 from equilibria.nn.using import in_eval_mode
-from equilibria.run import checkpoint
 from equilibria.run.hooks import Hook
 from equilibria.run.models import EquilibriumModel
 from equilibria.run.tasks import Batch
+from equilibria.run.trees import copy_tensors, to_device, widen
 from equilibria.solve import Shared, Solver
 
 __all__ = ["Alternating", "Alternation"]
@@ -137,7 +133,7 @@ class Alternation(Hook):
 
     def _keep(self, module: Any, inputs: tuple[Any, ...]) -> None:
         # Under autocast they may be in half precision, but the solver is trained in float32.
-        kept = _each(_widened, _each(checkpoint.copy_tensors, inputs))
+        kept = _each(widen, _each(copy_tensors, inputs))
         self.seen = [*self.seen[1 - self.config.batches :], kept]
 
     def due(self, step: int) -> bool:
@@ -190,11 +186,11 @@ class Alternation(Hook):
         learned = self.learned
         return {
             "seen": [
-                [(isinstance(x, Shared), checkpoint.on_cpu(_bare(x))) for x in inputs]
+                [(isinstance(x, Shared), to_device(_bare(x), "cpu")) for x in inputs]
                 for inputs in self.seen
             ],
             "about": None if learned is None else learned.about,
-            "weights": None if learned is None else checkpoint.on_cpu(learned.state_dict()),
+            "weights": None if learned is None else to_device(learned.state_dict(), "cpu"),
             "used": self._description(),
             "record": self._record,
             "seconds": self._seconds,
@@ -215,7 +211,7 @@ class Alternation(Hook):
         """
         device = next(self.model.parameters()).device
         self.seen = [
-            tuple(Shared(x) if alike else x for alike, x in _on(device, inputs))
+            tuple(Shared(x) if alike else x for alike, x in to_device(inputs, device))
             for inputs in state["seen"]
         ]
         self.learned, self.used = None, None
@@ -230,15 +226,6 @@ class Alternation(Hook):
         self._record, self._seconds = dict(state["record"]), state["seconds"]
 
 
-def _widened(operand: Any) -> Any:
-    """A tree with its floating-point tensors in at least float32."""
-    return pytree.tree_map_only(
-        Tensor,
-        lambda x: x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x,
-        operand,
-    )
-
-
 def _bare(operand: Any) -> Any:
     return operand.value if isinstance(operand, Shared) else operand
 
@@ -246,7 +233,3 @@ def _bare(operand: Any) -> Any:
 def _each(change: Callable[[Any], Any], operands: Sequence[Any]) -> tuple[Any, ...]:
     """Apply `change` to a layer's operands; `Shared` ones are not pytrees to torch."""
     return tuple(Shared(change(x.value)) if isinstance(x, Shared) else change(x) for x in operands)
-
-
-def _on(device: torch.device, tree: Any) -> Any:
-    return pytree.tree_map_only(Tensor, lambda x: x.to(device), tree)

@@ -29,7 +29,6 @@ from accelerate import Accelerator
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from equilibria import __version__, files
 from equilibria.checks import check_fields
@@ -497,20 +496,3 @@ def plain(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found[key] = value.clone() if memory in seen else value
         seen.add(memory)
     return found
-
-
-def on_cpu(tree: Any) -> Any:
-    """Return a tree with its tensors on the CPU."""
-    return pytree.tree_map(lambda x: x.cpu() if isinstance(x, Tensor) else x, tree)
-
-
-def copy_tensors(tree: Any) -> Any:
-    """Return a tree with its tensors detached and copied into contiguous memory.
-
-    Tensors read from a checkpoint are contiguous; arithmetic on a tensor with another layout, such
-    as a view of a larger one, may differ in the last bit.
-    """
-    plain = torch.contiguous_format
-    return pytree.tree_map(
-        lambda x: x.detach().clone(memory_format=plain) if isinstance(x, Tensor) else x, tree
-    )

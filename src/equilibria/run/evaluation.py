@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from equilibria import files
 from equilibria.nn import using
+from equilibria.nn.using import in_eval_mode
 from equilibria.run import processes as devices
 from equilibria.run.data import storage
 from equilibria.run.data.storage import DataError
@@ -28,6 +29,7 @@ from equilibria.run.run import Folder
 from equilibria.run.shapes import Baseline
 from equilibria.run.tally import Tally
 from equilibria.run.tasks import Batch, Part, Task
+from equilibria.run.trees import to_device, widen
 from equilibria.solve import Solver
 from equilibria.stability import spectral_radius
 
@@ -39,8 +41,6 @@ BUDGETS = (2, 4, 8, 12, 16, 24)
 
 PRECISION = {"float32": "no", "bf16": "bf16", "fp16": "fp16"}
 """Accelerate's words for a recipe's precision."""
-
-_Tree = TypeVar("_Tree")
 
 
 def accelerator(precision: str, device: str | None = None) -> Accelerator:
@@ -80,18 +80,6 @@ def part_of(accelerator: Accelerator) -> Part:
     return Part(accelerator.process_index, accelerator.num_processes)
 
 
-def to_device(tree: _Tree, accelerator: Accelerator) -> _Tree:
-    """Return a tree with its tensors on the accelerator's device."""
-    device = accelerator.device
-    return pytree.tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, tree)
-
-
-def widened(output: Any) -> Any:
-    """Return an output, a tree, with its floating-point tensors in float32."""
-    floats = (torch.float16, torch.bfloat16)
-    return pytree.tree_map_only(Tensor, lambda x: x.float() if x.dtype in floats else x, output)
-
-
 def loss_of(
     model: Model, task: Task, prediction: Prediction, targets: Any, accelerator: Accelerator
 ) -> Tensor:
@@ -101,10 +89,10 @@ def loss_of(
     makes of their losses.
     """
     with accelerator.autocast():
-        loss = task.loss(model, widened(prediction.output), targets)
+        loss = task.loss(model, widen(prediction.output), targets)
         if not prediction.auxiliary:
             return loss
-        parts = [task.loss(model, widened(part), targets) for part in prediction.auxiliary]
+        parts = [task.loss(model, widen(part), targets) for part in prediction.auxiliary]
         return loss + task.extra_loss(torch.stack(parts))
 
 
@@ -113,7 +101,7 @@ def sums_of(
     model: Model, task: Task, prediction: Prediction, targets: Any, loss: Tensor
 ) -> dict[str, Tensor]:
     """Return what a batch adds to the sums of a tally, given its summed loss; see `Task.sums`."""
-    output = pytree.tree_map_only(Tensor, Tensor.detach, widened(prediction.output))
+    output = pytree.tree_map_only(Tensor, Tensor.detach, widen(prediction.output))
     units = torch.tensor(task.units(targets))
     return {"loss": loss, "units": units, **task.sums(model, output, targets)}
 
@@ -129,23 +117,6 @@ def output_at(model: Any, states: Sequence[Any], inputs: Any) -> Any:
     """
     outputs = [model.answer(state, inputs) for state in states]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
-
-
-@contextmanager
-def evaluating(model: Model, solver: Solver | None = None) -> Iterator[None]:
-    """Put a model into evaluation mode for a block.
-
-    Args:
-        model: the model.
-        solver: used in the block; None for the model's own.
-    """
-    mode = model.training
-    model.eval()
-    try:
-        with nullcontext() if solver is None else using(model, eval_solver=solver):
-            yield
-    finally:
-        model.train(mode)
 
 
 @torch.no_grad()
@@ -185,9 +156,9 @@ def evaluate(
     depths = tuple(depths) if isinstance(model, EquilibriumModel) and task.early else ()
     tally, at = Tally(), {depth: Tally() for depth in depths}
     carry = None
-    with evaluating(model, solver):
+    with in_eval_mode(model), using(model, eval_solver=solver):
         for batch in task.batches(split, batch_size, part_of(accelerator)):
-            inputs, targets, begins, *_ = to_device(batch, accelerator)
+            inputs, targets, begins, *_ = to_device(batch, accelerator.device)
             options = {"states": depths} if depths else {}
             with accelerator.autocast():
                 prediction = model(inputs, carry=None if begins else carry, **options)
@@ -242,14 +213,14 @@ def budgets(
     found = []
     for limit in limits:
         solver = replace(usual, max_evals=min(limit, usual.max_evals))
-        result, seconds = timed(
+        result, seconds = time_evaluation(
             model, task, accelerator, split=split, batch_size=batch_size, solver=solver
         )
         found.append({"max_evals": limit, **result, f"seconds_per_{task.unit[:-1]}": seconds})
     return found
 
 
-def timed(
+def time_evaluation(
     model: Model,
     task: Task,
     accelerator: Accelerator,
@@ -257,28 +228,23 @@ def timed(
     split: str = "test",
     batch_size: int = 500,
     solver: Solver | None = None,
-    depths: Sequence[int] = (),
-    record: bool = False,
+    **others: Any,
 ) -> tuple[dict[str, Any], float]:
     """Return the result of `evaluate` and the seconds per unit of the task.
 
     The first batch is run once before the clock starts: one-off set-up is not counted.
+
+    Args:
+        model, task, accelerator, split, batch_size, solver, others: see `evaluate`.
     """
-    for batch in islice(task.batches(split, batch_size, part_of(accelerator)), 1):
-        with torch.no_grad(), evaluating(model, solver), accelerator.autocast():
-            model(to_device(batch.inputs, accelerator))
+    chosen: dict[str, Any] = {"split": split, "batch_size": batch_size}
+    for batch in islice(task.batches(**chosen, part=part_of(accelerator)), 1):
+        solve_by = using(model, eval_solver=solver)
+        with torch.no_grad(), in_eval_mode(model), solve_by, accelerator.autocast():
+            model(to_device(batch.inputs, accelerator.device))
     _wait(accelerator)
     begin = time.perf_counter()
-    result = evaluate(
-        model,
-        task,
-        accelerator,
-        split=split,
-        batch_size=batch_size,
-        solver=solver,
-        depths=depths,
-        record=record,
-    )
+    result = evaluate(model, task, accelerator, solver=solver, **chosen, **others)
     _wait(accelerator)
     return result, (time.perf_counter() - begin) / max(1, result[task.unit])
 
@@ -295,7 +261,7 @@ def radius(model: EquilibriumModel, inputs: Any) -> dict[str, float]:
 
     The estimate always starts at the same vectors, so that epochs can be compared.
     """
-    with evaluating(model):
+    with in_eval_mode(model):
         operands = model.inject(inputs)
         solution = model.deq(*operands)
         # Of graphs side by side, which are solved one by one, it is that of all together.
@@ -306,7 +272,7 @@ def radius(model: EquilibriumModel, inputs: Any) -> dict[str, float]:
 
 def probes(task: Task, count: int, accelerator: Accelerator) -> Batch:
     """Return the first samples of the split that follows each epoch, on the device."""
-    return to_device(task.sample(task.eval_split, count), accelerator)
+    return to_device(task.sample(task.eval_split, count), accelerator.device)
 
 
 # --- baseline -------------------------------------------------------------------------------------

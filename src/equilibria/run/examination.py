@@ -15,6 +15,7 @@ from equilibria.run.evaluation import sums_of
 from equilibria.run.models import Model, Prediction
 from equilibria.run.run import Run, RunError
 from equilibria.run.tasks import Batch, Task
+from equilibria.run.trees import to_device
 from equilibria.stability import Comparison, Examination, Training, compare_adjoints, doctor
 from equilibria.stability.examine import Progress
 from equilibria.stability.findings import findings
@@ -215,11 +216,8 @@ def _batch(model: Model, task: Task, split: str, count: int) -> tuple[Batch, Any
     """Return the batch to examine, and what the model carries over into it."""
     carry, device = None, next(model.parameters()).device
 
-    def moved(batch: Batch) -> Batch:
-        return pytree.tree_map_only(Tensor, lambda x: x.to(device), batch)
-
     if task.streams:
-        segments = map(moved, task.batches(split, count))
+        segments = (to_device(each, device) for each in task.batches(split, count))
         first = next(segments)
         batch = next(segments, first)
         if bool((batch.targets >= 0).all()) and not batch.begins:
@@ -228,7 +226,7 @@ def _batch(model: Model, task: Task, split: str, count: int) -> tuple[Batch, Any
         else:  # the text is too short
             batch = first
     else:
-        batch = moved(task.sample(split, count))
+        batch = to_device(task.sample(split, count), device)
     inputs = model.first_piece(batch.inputs)
     if inputs is not batch.inputs:
         batch = batch._replace(inputs=inputs, targets=batch.targets[:, : inputs.shape[1]])

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from equilibria.nn import using
 from equilibria.run.models import EquilibriumModel, Model
 from equilibria.run.tasks import Batch, Task
+from equilibria.run.trees import to_device
 from equilibria.solve import (
     GMRES,
     Adjoint,
@@ -252,10 +253,7 @@ class _Subject:
 
 def _subject(model: Model, task: Task, batch: Batch) -> _Subject:
     """Return the model, or its body, with a batch on its device."""
-    device = _device(model)
-    inputs, targets = pytree.tree_map_only(
-        Tensor, lambda x: x.to(device), (batch.inputs, batch.targets)
-    )
+    inputs, targets = to_device((batch.inputs, batch.targets), _device(model))
     units = task.units(targets)
     loss: Loss = lambda model, output: task.loss(model, output, targets) / units  # noqa: E731
     if (body := model.strip_to_body(inputs)) is not model:

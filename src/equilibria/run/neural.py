@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from equilibria import files
 from equilibria.learned import Distillation, Learned, Outcome
@@ -24,6 +23,7 @@ from equilibria.run.models import EquilibriumModel, Model
 from equilibria.run.run import Folder, RunError
 from equilibria.run.shapes import Learner
 from equilibria.run.tasks import Task
+from equilibria.run.trees import to_device
 from equilibria.run.weights import checksum, misfit, read_weights, save_weights
 from equilibria.solve import Picard, Solver
 
@@ -196,7 +196,7 @@ def inputs_of(
     # A text model carries its equilibrium over; for others one evaluation is enough.
     with _seen(model, found, None if task.streams else Picard(max_evals=1)):
         for batch in stream:
-            inputs = pytree.tree_map_only(Tensor, lambda x: x.to(device), batch.inputs)
+            inputs = to_device(batch.inputs, device)
             carry = model(inputs, carry=None if batch.begins else carry).carry
             if len(found) >= batches:
                 break

@@ -271,10 +271,18 @@ def set_random_state(state: dict[str, Any]) -> None:
     random.setstate((version, tuple(internal), gauss_next))
 
 
+@contextmanager
+def keep_random_state() -> Iterator[None]:
+    """Leave all global random generators after a block as they were before it."""
+    before = random_state()
+    try:
+        yield
+    finally:
+        set_random_state(before)
+
+
 def state_of_seed(seed: int) -> dict[str, Any]:
     """Return the state of all global random generators just after `seed_all`; change nothing."""
-    before = random_state()
-    seed_all(seed)
-    found = random_state()
-    set_random_state(before)
-    return found
+    with keep_random_state():
+        seed_all(seed)
+        return random_state()

@@ -13,16 +13,15 @@ import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from torch.utils import _pytree as pytree
 
-from equilibria.run import checkpoint
 from equilibria.run import recipe as recipes
 from equilibria.run.checkpoint import Checkpoint, CheckpointError
-from equilibria.run.evaluation import to_device
 from equilibria.run.processes import agree, random_state, set_random_state, state_of_seed
 from equilibria.run.run import Folder, RunError
 from equilibria.run.sharding import Sharding
 from equilibria.run.tally import Tally
 from equilibria.run.tasks import Part
 from equilibria.run.trainer import Trainer
+from equilibria.run.trees import copy_tensors, to_device
 from equilibria.run.weights import misfit, write_weights
 
 # --- save -----------------------------------------------------------------------------------------
@@ -43,7 +42,7 @@ def save(trainer: Trainer, folder: Folder) -> None:
     own = {
         "random": random_state(),
         "tally": trainer.tally.state(),
-        "carry": checkpoint.on_cpu(trainer.carry),
+        "carry": to_device(trainer.carry, "cpu"),
         **{hook.name: hook.state() for hook in trainer.hooks},
     }
     parts = {"processes": gather_object([own])}
@@ -56,7 +55,7 @@ def save(trainer: Trainer, folder: Folder) -> None:
         "metrics": list(trainer.records),
     }
     if recipe.checkpoint.async_:
-        parts = checkpoint.copy_tensors(parts)
+        parts = copy_tensors(parts)
     write = _save_shares if isinstance(trainer.layout, Sharding) else _save_whole
     write(trainer, folder, about, parts)
 
@@ -73,7 +72,7 @@ def _save_whole(trainer: Trainer, folder: Folder, about: Any, parts: dict[str, A
         step, ends, how = trainer.step, _ends_epoch(trainer), trainer.recipe.checkpoint
         state, optimiser = trainer.model.state_dict(), trainer.optimiser.state_dict()
         if how.async_:
-            state, optimiser = checkpoint.copy_tensors(checkpoint.on_cpu((state, optimiser)))
+            state, optimiser = copy_tensors(to_device((state, optimiser), "cpu"))
 
         def write() -> None:
             every = {"optimiser": optimiser, **parts}
@@ -149,7 +148,7 @@ def restore(
         trainer.step, trainer.seconds = found.step, found.about["seconds"]
         trainer.records = found.about["metrics"]
         trainer.tally = Tally.restore(mine["tally"])
-        trainer.carry = to_device(mine["carry"], trainer.accelerator)
+        trainer.carry = to_device(mine["carry"], trainer.accelerator.device)
         for hook in trainer.hooks:
             hook.restore(mine[hook.name])
         set_random_state(mine["random"])

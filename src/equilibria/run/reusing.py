@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from equilibria.run.hooks import Hook
 from equilibria.run.models import EquilibriumModel, Prediction
 from equilibria.run.models.reuse import Cache, reuse
 from equilibria.run.tasks import Batch, Task
+from equilibria.run.trees import to_device
 
 __all__ = ["Reuse"]
 
@@ -47,9 +46,7 @@ class Reuse(Hook):
         self.model, self.accelerator = model, accelerator
         self.cache = Cache(task.numbered)
         with torch.no_grad():
-            inputs = pytree.tree_map_only(
-                Tensor, lambda x: x.to(accelerator.device), task.sample("train", 1).inputs
-            )
+            inputs = to_device(task.sample("train", 1).inputs, accelerator.device)
             state = model.deq.start(*model.inject(inputs))
             self.width = state.numel() * state.element_size()
         self._overall: list[float] = []
@@ -92,8 +89,11 @@ class Reuse(Hook):
 
     def state(self) -> dict[str, Any]:
         """Return all that a checkpoint holds."""
-        kept = {name: each.cpu() for name, each in self.cache.state_dict().items()}
-        return {"cache": kept, "overall": list(self._overall), "solves": self._solves}
+        return {
+            "cache": to_device(self.cache.state_dict(), "cpu"),
+            "overall": list(self._overall),
+            "solves": self._solves,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take what `state` gave.
@@ -101,6 +101,5 @@ class Reuse(Hook):
         Raises:
             ValueError, LookupError: it is of another run.
         """
-        device = self.accelerator.device
-        self.cache.load_state_dict({name: x.to(device) for name, x in state["cache"].items()})
+        self.cache.load_state_dict(to_device(state["cache"], self.accelerator.device))
         self._overall, self._solves = list(state["overall"]), int(state["solves"])

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-import numpy
 import torch
 from accelerate import Accelerator
 
 from equilibria.nn.init import Ensemble
 from equilibria.nn.using import in_eval_mode
 from equilibria.run import evaluation
-from equilibria.run.evaluation import loss_of, to_device
+from equilibria.run.evaluation import loss_of
 from equilibria.run.initialisation import Beginning, ShallowStart
 from equilibria.run.models import Model
-from equilibria.run.processes import seed_all
+from equilibria.run.processes import keep_random_state, seed_all
 from equilibria.run.recipe import Recipe
 from equilibria.run.sharding import Sharding, Whole, extent
 from equilibria.run.tasks import Batch, Feed, Part, Task
 from equilibria.run.tasks.feed import WHOLE
 from equilibria.run.transfer import Transfer, transfer
+from equilibria.run.trees import to_device
 from equilibria.stability.ensembles import Sweep, sweep
 from equilibria.stability.ensembles.measure import DRAWS, SCALES
 from equilibria.stability.rescale import UnreachableRadiusError
@@ -117,7 +116,7 @@ class Start:
 
     def _batch(self, part: Part = WHOLE) -> Batch:
         """Return the first batch of training, the same on all processes, on their device."""
-        return to_device(self.feed.batch(0, part), self.accelerator)
+        return to_device(self.feed.batch(0, part), self.accelerator.device)
 
     @torch.no_grad()
     def _try(self, model: Model) -> None:
@@ -131,6 +130,7 @@ class Start:
 # --- stability ------------------------------------------------------------------------------------
 
 
+@keep_random_state()
 def examine_start(
     recipe: Recipe,
     task: Task,
@@ -170,20 +170,6 @@ def examine_start(
         )
     if samples is not None and samples < 1:
         raise ValueError(f"samples must be 1 or more; got {samples}")
-    with _kept():
-        return _examine(recipe, task, ensembles, scales, draws, samples, progress, device)
-
-
-def _examine(
-    recipe: Recipe,
-    task: Task,
-    ensembles: Sequence[Ensemble],
-    scales: Iterable[float],
-    draws: int,
-    samples: int | None,
-    progress: Callable[[int, int], None],
-    device: str | None,
-) -> Sweep:
     seed_all(recipe.seed)
     model = task.model(recipe.model, **recipe.layer())
     count = samples or task.limit(SEQUENCES if model.reads_segments else SAMPLES)
@@ -194,13 +180,13 @@ def _examine(
         raise ValueError(
             f"samples is {count}, and the training data do not fill such a batch: {error}"
         ) from None
-    inputs = evaluation.to_device(model.first_piece(inputs), accelerator)
+    inputs = to_device(model.first_piece(inputs), accelerator.device)
     refused = ""
     if (asked := recipe.initialisation) is not None:
 
         def first() -> Any:
             batch = task.feed(recipe.rows, recipe.seed).batch(0)
-            return evaluation.to_device(batch.inputs, accelerator)
+            return to_device(batch.inputs, accelerator.device)
 
         try:
             asked.apply(model, first)
@@ -234,15 +220,3 @@ def _notes(recipe: Recipe) -> Iterator[str]:
         )
     if recipe.precision != "float32":
         yield f"The recipe trains in {recipe.precision}; this was measured in float32."
-
-
-@contextmanager
-def _kept() -> Iterator[None]:
-    """Preserves the state of all global random generators."""
-    python, arrays = random.getstate(), numpy.random.get_state()
-    with torch.random.fork_rng():
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            numpy.random.set_state(arrays)

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from equilibria import draws
-from equilibria.run import checkpoint
-from equilibria.run.evaluation import loss_of, output_at, sums_of, to_device
+from equilibria.run.evaluation import loss_of, output_at, sums_of
 from equilibria.run.hooks import Forward
 from equilibria.run.models import Prediction
 from equilibria.run.processes import total_over
 from equilibria.run.start import TrainingError
 from equilibria.run.tasks import Batch
+from equilibria.run.trees import copy_tensors, to_device
 from equilibria.solve import Solution
 
 if TYPE_CHECKING:
@@ -88,9 +88,9 @@ class Step:
             self.options |= hook.options()
         trainer.carry, solutions = [], list[Solution]()
         for index, (batch, carry) in enumerate(zip(self.batches, carries, strict=True)):
-            prediction = self._accumulate(index, to_device(batch, self.accelerator), carry)
+            prediction = self._accumulate(index, to_device(batch, self.accelerator.device), carry)
             solutions += prediction.solutions
-            trainer.carry.append(checkpoint.copy_tensors(prediction.carry))
+            trainer.carry.append(copy_tensors(prediction.carry))
         self._update()
         for hook in self.hooks:
             hook.observe(step, solutions)
@@ -182,7 +182,7 @@ class Step:
 
 def mean_loss(trainer: Trainer, batch: Batch, carry: Any) -> Tensor:
     """Return the mean loss of a batch of a trainer's task, by a forward of its own."""
-    batch, task = to_device(batch, trainer.accelerator), trainer.task
+    batch, task = to_device(batch, trainer.accelerator.device), trainer.task
     with trainer.accelerator.autocast():
         prediction = trainer.model(batch.inputs, carry=carry)
     loss = loss_of(trainer.model, task, prediction, batch.targets, trainer.accelerator)

@@ -18,7 +18,7 @@ from equilibria.run.checkpoint import Background
 from equilibria.run.hooks import AuditHook, Hook
 from equilibria.run.initialisation import ShallowStart
 from equilibria.run.models import EquilibriumModel
-from equilibria.run.processes import random_state, seed_all, set_random_state, total_over
+from equilibria.run.processes import keep_random_state, seed_all, total_over
 from equilibria.run.recipe import Recipe
 from equilibria.run.reusing import Reuse
 from equilibria.run.stabiliser import Stabiliser
@@ -179,10 +179,8 @@ class Trainer:
         if (radius := self.radius()) is not None:
             record["spectral_radius"] = radius
         if self.probe is not None:
-            state = random_state()  # a probe leaves the run as it is
-            with self.layout.gather():
+            with keep_random_state(), self.layout.gather():  # a probe leaves the run as it is
                 record["probe"] = self.probe(self)
-            set_random_state(state)
         self.records.append(record)
         self.tally, self.seconds = Tally(), 0.0
         return record

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from equilibria.run.evaluation import evaluating
+from equilibria.nn.using import in_eval_mode
 from equilibria.run.models import create
 from equilibria.zoo.recurrent.model.classifier import RecurrentConfig
 from equilibria.zoo.synthetic.task.drawn import AddingProblem, OrderProblem
@@ -21,7 +21,7 @@ class TestDrawnTasks:
     def test_answering_with_the_mean_has_the_known_error(self) -> None:
         loaded = AddingProblem(length=30, test=4000).load()
         model = create("recurrent", shape=(2,), classes=1)
-        with torch.no_grad(), evaluating(model):
+        with torch.no_grad(), in_eval_mode(model):
             model.head.weight.zero_()
             model.head.bias.fill_(1.0)
             sums = [

@@ -160,7 +160,7 @@ def measure(
         model = each.view(model, views or {})
     options: dict[str, Any] = {"split": split, "batch_size": recipe.eval_batch_size}
     depths = () if task.streams else evaluation.DEPTHS
-    result, seconds = evaluation.timed(
+    result, seconds = evaluation.time_evaluation(
         model, task, accelerator, depths=depths, record=True, **options
     )
     if isinstance(model, EquilibriumModel):

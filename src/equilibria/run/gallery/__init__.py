@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from equilibria import files
+from equilibria.nn.using import in_eval_mode
 from equilibria.run import registry
 from equilibria.run.data import storage
 from equilibria.run.data.storage import read_bytes
-from equilibria.run.evaluation import evaluating
 from equilibria.run.gallery.kind import GalleryKind, rtol_of
 from equilibria.run.run import Folder, Run, RunError
 from equilibria.run.weights import checksum
@@ -86,7 +86,7 @@ def hang(loaded: Run) -> dict[str, Any] | None:
     task, model = loaded.data, loaded.model
     if not task.gallery:
         return None
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), in_eval_mode(model):
         found = _find_kind(task.gallery).hang(task, model, loaded.recipe.eval_batch_size)
     if found is None:
         return None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from equilibria.run.evaluation import evaluating
+from equilibria.nn.using import in_eval_mode
 from equilibria.run.models import EquilibriumModel, Model
 from equilibria.run.pictures import coloured, numbers_png
 from equilibria.run.tasks.normalisation import Statistics
@@ -68,7 +68,7 @@ def settling(model: Model, image: Tensor, rtol: float) -> Settling | None:
     """
     if not isinstance(model, EquilibriumModel):
         return None
-    with evaluating(model):
+    with in_eval_mode(model):
         solutions = model(image).solutions
         if len(solutions) != 1 or _highest(solutions[0].value) is None:
             return None

@@ -18,9 +18,10 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from equilibria.nn.using import in_eval_mode
 from equilibria.run.data.storage import DataError, reading
-from equilibria.run.evaluation import evaluating, widened
 from equilibria.run.models import EquilibriumModel, Model, Prediction
+from equilibria.run.trees import widen
 from equilibria.solve import Solution, Status
 from equilibria.zoo.io import decode
 from equilibria.zoo.io.decode import Box
@@ -299,7 +300,7 @@ def predict(
     """
     left = [path for path in paths if str(path) not in journal.done]
     before: tuple[tuple[int, ...], Solution] | None = None
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), in_eval_mode(model):
         for batch in _batches(left, seen, options, smallest):
             if isinstance(batch, Unreadable):
                 journal.add([batch.row])
@@ -316,7 +317,7 @@ def predict(
                     prediction: Prediction = chosen(inputs, **warm)
                 if options.video and isinstance(model, EquilibriumModel):
                     before = tuple(inputs.shape), prediction.solution
-                output = widened(prediction.output)
+                output = widen(prediction.output)
                 describe = _describe_mask if seen.kind == "segmentation" else _describe_classes
                 rows: list[dict[str, Any]] = []
                 for place, each in enumerate(batch):

@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from equilibria.nn import using
+from equilibria.nn.using import in_eval_mode
 from equilibria.run import evaluation
 from equilibria.run.models import EquilibriumModel
 from equilibria.run.trainer import Trainer
@@ -46,7 +47,7 @@ class Cosines:
 
         def gradient(adjoint: Adjoint) -> torch.Tensor:
             nonlocal start
-            with evaluation.evaluating(model), using(model, solver=solver, adjoint=adjoint):
+            with in_eval_mode(model), using(model, solver=solver, adjoint=adjoint):
                 prediction = model(batch.inputs, z0=start)
                 loss = trainer.task.loss(model, prediction.output, batch.targets)
                 found = torch.autograd.grad(loss, parameters, allow_unused=True)

@@ -9,6 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from equilibria.nn import using
+from equilibria.nn.using import in_eval_mode
 from equilibria.run import evaluation
 from equilibria.run.models import EquilibriumModel
 from equilibria.run.trainer import Trainer
@@ -42,7 +43,7 @@ class Probing:
         linear = replace(cast(Any, exact.linear), rtol=0.0, max_evals=self.adjoint)
         solver = replace(solver, rtol=0.0, max_evals=self.forward, patience=None)
         methods = using(model, solver=solver, adjoint=replace(exact, linear=linear))
-        with evaluation.evaluating(model), methods, torch.enable_grad():
+        with in_eval_mode(model), methods, torch.enable_grad():
             operands = model.inject(batch.inputs)
             solution = model.deq(*operands)
             trainer.task.loss(model, model.readout(solution.value), batch.targets).backward()

@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 
-from equilibria.run import evaluation
+from equilibria.nn import using
+from equilibria.nn.using import in_eval_mode
 from equilibria.run.bench.count import interleaved
 from equilibria.run.trainer import Trainer
+from equilibria.run.trees import to_device
 from equilibria.solve import Solver, SolveWarning
 
 __all__ = ["ROUNDS", "SPENT", "milliseconds", "reader", "steps"]
@@ -70,8 +72,9 @@ def reader(trainer: Trainer, solver: Solver | None = None) -> Callable[[], None]
 
     def read() -> None:
         nonlocal carry
-        batch = evaluation.to_device(next(batches), accelerator)
-        with evaluation.evaluating(model, solver), torch.no_grad(), accelerator.autocast():
+        batch = to_device(next(batches), accelerator.device)
+        chosen = using(model, eval_solver=solver)
+        with in_eval_mode(model), chosen, torch.no_grad(), accelerator.autocast():
             carry = model(batch.inputs, carry=None if batch.begins else carry).carry
 
     return read
