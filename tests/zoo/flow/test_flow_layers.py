@@ -74,7 +74,7 @@ def test_a_background_that_moves_by_whole_pixels() -> None:
     assert torch.equal(flow, torch.tensor([5.0, -3.0])[:, None, None].expand_as(flow))
     assert (first[:, :, 3:, :-5] - second[:, :, :-3, 5:]).abs().max() < 0.01
     assert (first - second).abs().mean() > 5
-    hidden = rendered.occluded(moved, SIZE)
+    hidden = rendered.find_occluded(moved, SIZE)
     assert hidden[:, :3].all() and hidden[:, :, -5:].all() and not hidden[:, 3:, :-5].any()
 
 
@@ -83,7 +83,7 @@ def test_the_second_image_warped_back_is_the_first(turn: float) -> None:
     drawn = scenes(12, Motion(turn=turn, zoom=0.2 if turn else 0.0))
     first, second, flow = rendered.render(drawn, SIZE, PHOTOGRAPHS)
     # A mixture of two layers at an edge of the second image is none in the first.
-    near = functional.max_pool2d(rendered.occluded(drawn, SIZE).float(), 5, 1, 2) > 0
+    near = functional.max_pool2d(rendered.find_occluded(drawn, SIZE).float(), 5, 1, 2) > 0
     visible = ~near & ~edges(flow)
     assert visible.float().mean() > 0.3
     error = (warped(second, flow) - first).abs().amax(1)[visible]
@@ -100,7 +100,7 @@ def test_what_is_hidden() -> None:
     colour[..., 1, :] = 30.0 * np.arange(colour.shape[1])[:, None]
     drawn = dataclasses.replace(drawn, colour=colour)
     first, second, flow = rendered.render(drawn, SIZE, PHOTOGRAPHS)
-    hidden = rendered.occluded(drawn, SIZE)
+    hidden = rendered.find_occluded(drawn, SIZE)
     there = warped(second, flow, "nearest")[:, 0]
     y, x = torch.meshgrid(torch.arange(48.0), torch.arange(64.0), indexing="ij")
     at = torch.stack([x + flow[:, 0], y + flow[:, 1]], 1)
@@ -184,7 +184,7 @@ def test_a_pair_does_not_depend_on_its_batch(monkeypatch: pytest.MonkeyPatch) ->
     assert len(chosen) == 2 and alike(chosen.pair(0).first, many.first[2])
     monkeypatch.setattr("equilibria.zoo.flow.data.layers._BLOCK", 1)
     assert torch.allclose(layers.batch(torch.tensor([5, 0])).flow, many.flow[:2], atol=1e-4)
-    hidden = layers.occluded(torch.tensor([5, 0, 7]))
+    hidden = layers.find_occluded(torch.tensor([5, 0, 7]))
     assert hidden.shape == (3, *SIZE) and hidden.any()
 
 
@@ -225,7 +225,7 @@ def test_it_needs_no_download(cache: Path) -> None:
     assert load("layers", count=20, test=4, seed=4, size=SIZE).checksum != found.checksum
     # The photographs have details: the flow still takes one image to the other.
     places = torch.arange(20)
-    pairs, hidden = found.train.batch(places), found.train.occluded(places)
+    pairs, hidden = found.train.batch(places), found.train.find_occluded(places)
     visible = ~hidden & ~edges(pairs.flow)
     first, second = pairs.first.float(), pairs.second.float()
     error = (warped(second, pairs.flow) - first).abs().mean(1)[visible].mean()

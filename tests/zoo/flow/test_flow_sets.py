@@ -360,7 +360,10 @@ BAD_PAIRS = {
     "broken": (broken, r"first/1\.png is damaged"),
     "size": (another_size, r"second/1\.jpg has 6 x 9 pixels .*first/1\.png has 6 x 8: the im"),
     "flow size": (another_flow, r"flow/1\.flo has 8 x 6 pixels .*first/1\.png has 6 x 8: the im"),
-    "truncated": (truncated, r"flow/1\.flo is truncated: it has 395 bytes, expected 396"),
+    "truncated": (
+        truncated,
+        r"flow/1\.flo is truncated: 383 bytes .*, expected 384",
+    ),
     "gone": (without("flow/1.flo"), r"flow/1\.flo cannot be read: No such file"),
 }
 

@@ -21,7 +21,15 @@ from equilibria.zoo.flow.data.pairs import stack_pairs
 from equilibria.zoo.flow.task import FlowTask, OpticalFlow
 from equilibria.zoo.flow.task import task as tasks
 from equilibria.zoo.flow.task.endpoints import absolute, sums
-from equilibria.zoo.flow.task.feed import DRAWS, FlowFeed, View, erased, recoloured, seen, turned
+from equilibria.zoo.flow.task.feed import (
+    DRAWS,
+    FlowFeed,
+    View,
+    cover,
+    recolour,
+    turn_hues,
+    view_pair,
+)
 from equilibria.zoo.vision.model.explicit import UNetConfig
 from flow_tree import MINI, TREE
 
@@ -228,7 +236,7 @@ def test_the_flow_of_what_is_seen_is_its_flow(name, seed):
     view = VIEWS[name]
     drawn = torch.rand(3, DRAWS, generator=torch.Generator().manual_seed(seed))
     plain = smooth()
-    pair = seen(plain, view, drawn)
+    pair = view_pair(plain, view, drawn)
     assert mismatch(plain) < 3.0
     assert pair.valid.shape[1:] == (view.crop or (48, 64)) and bool(pair.valid.all())
     assert mismatch(pair) < 6.0
@@ -243,8 +251,8 @@ def test_single_pixels_keep_their_flow(name):
     plain = smooth()
     keep = torch.rand(plain.valid.shape, generator=torch.Generator().manual_seed(1)) < 0.3
     flow = torch.where(keep[:, None], plain.flow, math.nan)
-    found = seen(plain._replace(flow=flow, valid=keep), view, drawn)
-    dense = seen(plain, View(**{**vars(view), "sparse": False}), drawn)
+    found = view_pair(plain._replace(flow=flow, valid=keep), view, drawn)
+    dense = view_pair(plain, View(**{**vars(view), "sparse": False}), drawn)
     share = float(found.valid.float().mean())
     assert 0.05 < share < 0.6
     assert torch.equal(found.first, dense.first)
@@ -261,7 +269,7 @@ def test_where_several_pixels_become_one_the_last_is_taken_always():
     pair = Pair(*torch.zeros(2, 1, 3, 8, 8), flow, torch.ones(1, 8, 8) > 0)
     drawn = torch.full((1, DRAWS), 0.5)
     view = View(crop=(4, 4), scale=(0.5, 0.5), sparse=True)
-    found = seen(pair, view, drawn)
+    found = view_pair(pair, view, drawn)
     expected = 0.5 * (flow[:, :, 1::2, 1::2])
     torch.testing.assert_close(found.flow, expected)
 
@@ -272,8 +280,8 @@ def test_an_unknown_pixel_leaves_no_flow_beside_it():
     valid[:, 20:24, 30:34] = False
     flow = torch.where(valid[:, None], plain.flow, math.nan)
     drawn = torch.rand(3, DRAWS, generator=torch.Generator().manual_seed(2))
-    found = seen(plain._replace(flow=flow, valid=valid), VIEWS["larger"], drawn)
-    dense = seen(plain, VIEWS["larger"], drawn)
+    found = view_pair(plain._replace(flow=flow, valid=valid), VIEWS["larger"], drawn)
+    dense = view_pair(plain, VIEWS["larger"], drawn)
     there = found.valid[:, None].expand_as(found.flow)
     assert 0.9 < float(found.valid.float().mean()) < 1.0
     torch.testing.assert_close(found.flow[there], dense.flow[there], atol=0.01, rtol=0.0)
@@ -282,28 +290,28 @@ def test_an_unknown_pixel_leaves_no_flow_beside_it():
 def test_hues_are_turned_as_on_the_circle():
     colours = torch.rand(1, 3, 5, 7, generator=torch.Generator().manual_seed(0))
     for turn in (0.25, -0.1, 1.0):
-        found = turned(colours, torch.full((1, 1, 1), turn))
+        found = turn_hues(colours, torch.full((1, 1, 1), turn))
         for row, column in ((0, 0), (2, 3), (4, 6)):
             hue, saturation, value = colorsys.rgb_to_hsv(*colours[0, :, row, column].tolist())
             expected = colorsys.hsv_to_rgb((hue + turn) % 1.0, saturation, value)
             assert found[0, :, row, column].tolist() == pytest.approx(expected, abs=1e-5)
     grey = torch.full((1, 3, 2, 2), 0.4)
-    assert torch.equal(turned(grey, torch.full((1, 1, 1), 0.3)), grey)
+    assert torch.equal(turn_hues(grey, torch.full((1, 1, 1), 0.3)), grey)
 
 
 def test_colours_change_alike_but_in_asymmetric_pairs():
     image = 60 + 100 * torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     one = torch.tensor([[1.2, 0.8, 1.3, 0.1]] * 2)
     other = torch.tensor([[1.2, 0.8, 1.3, 0.1], [0.8, 1.2, 0.7, -0.1]])
-    first, second = recoloured(image, image, one, other, torch.tensor([False, True]))
+    first, second = recolour(image, image, one, other, torch.tensor([False, True]))
     assert torch.equal(first[0], second[0])
     assert float((first[1] - second[1]).abs().mean()) > 10
     assert float(first.min()) >= 0.0 and float(first.max()) <= 255.0
     same = torch.tensor([[1.0, 1.0, 1.0, 0.0]] * 2)
-    plain, _ = recoloured(image, image, same, same, torch.tensor([False, False]))
+    plain, _ = recolour(image, image, same, same, torch.tensor([False, False]))
     torch.testing.assert_close(plain, image, atol=1e-3, rtol=0.0)
     dim = torch.tensor([[0.5, 1.0, 1.0, 0.0], [1.0, 0.0, 1.0, 0.0]])
-    half, _ = recoloured(image, image, dim, dim, torch.tensor([False, False]))
+    half, _ = recolour(image, image, dim, dim, torch.tensor([False, False]))
     torch.testing.assert_close(half[0], image[0] / 2)
     assert float(half[1].std()) < 1e-2  # without contrast it is its mean grey
 
@@ -313,7 +321,7 @@ def test_asymmetric_pairs_have_colours_of_their_own():
     pair = stack_pairs(each._replace(second=each.first) for each in pairs)
     drawn = torch.rand(40, DRAWS, generator=torch.Generator().manual_seed(0))
     for share, hue in ((0.3, 0.1), (0.0, 0.1), (1.0, 0.0)):
-        found = seen(pair, View(colour=0.4, hue=hue, asymmetric=share), drawn)
+        found = view_pair(pair, View(colour=0.4, hue=hue, asymmetric=share), drawn)
         apart = (found.first != found.second).flatten(1).any(1)
         assert abs(float(apart.float().mean()) - share) < 0.2 and bool(apart.any()) == (share > 0)
         assert bool((found.first != pair.first).flatten(1).any(1).all())
@@ -322,7 +330,7 @@ def test_asymmetric_pairs_have_colours_of_their_own():
 def test_a_rectangle_has_the_mean_colour():
     images = torch.rand(2, 3, 20, 30, generator=torch.Generator().manual_seed(0))
     corners, sides = torch.tensor([[5.0, 25.0]] * 2), torch.tensor([[6.0, 10.0]] * 2)
-    found = erased(images, corners, sides, torch.tensor([True, False]))
+    found = cover(images, corners, sides, torch.tensor([True, False]))
     assert torch.equal(found[1], images[1])
     mean = images[0].mean((1, 2))
     assert torch.allclose(found[0, :, 5:11, 25:], mean[:, None, None].expand(3, 6, 5))
@@ -333,7 +341,7 @@ def test_a_rectangle_has_the_mean_colour():
 def test_only_the_second_image_is_covered():
     pair = smooth()
     drawn = torch.rand(3, DRAWS, generator=torch.Generator().manual_seed(0))
-    found = seen(pair, View(erase=1.0, erased=(10, 20)), drawn)
+    found = view_pair(pair, View(erase=1.0, erased=(10, 20)), drawn)
     assert torch.equal(found.first, pair.first) and torch.equal(found.flow, pair.flow)
     assert all((found.second != pair.second).flatten(1).any(1))
 
@@ -407,7 +415,7 @@ def test_data_sets_are_learned_from_together(monkeypatch):
     assert [batch.samples for batch in task.batches("test", 8)] == [3]
     assert task.mixture is not None
     some = task.mixture.select(torch.tensor([0, 9, 16]))
-    assert [some.sparse(k) for k in range(3)] == [False, True, True]
+    assert [some.is_sparse(k) for k in range(3)] == [False, True, True]
     assert torch.equal(some.pair(1).flow, sets["kitti"][0].flow)
     assert torch.equal(some.batch(torch.tensor([2])).flow[0], sets["kitti"][1].flow)
     asked.clear()

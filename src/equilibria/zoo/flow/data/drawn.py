@@ -193,7 +193,7 @@ class _Part:
         return cls(pick("photograph"), pick("there"), pick("scale"), pick("details"))
 
 
-def composed(outer: np.ndarray, inner: np.ndarray) -> np.ndarray:
+def compose(outer: np.ndarray, inner: np.ndarray) -> np.ndarray:
     """The affine map that applies `inner`, then `outer`."""
     linear, offset = outer[..., :2], outer[..., 2:]
     found = linear @ inner

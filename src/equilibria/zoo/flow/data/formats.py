@@ -41,6 +41,17 @@ def check_size(height: int, width: int, path: Path) -> None:
         )
 
 
+def _check_length(path: Path, found: int, pixel: int, height: int, width: int) -> None:
+    """Raise DataError unless so many bytes follow a header, `pixel` of each pixel."""
+    if found != (expected := pixel * height * width):
+        problem = "is truncated" if found < expected else "is too long"
+        more = " or more" if found > expected else ""
+        raise DataError(
+            f"{path} {problem}: {found:,} bytes{more} follow its header, expected {expected:,} for "
+            f"{height} x {width} pixels (height x width)"
+        )
+
+
 def read_bytes(path: Path, most: int) -> bytes:
     """The content of a file; one that ends with ``.xz`` is unpacked.
 
@@ -120,6 +131,13 @@ class FlowField:
         return self.valid.shape[0], self.valid.shape[1]
 
 
+def _make_field(path: Path, flow: Tensor, valid: Tensor) -> FlowField:
+    try:
+        return FlowField(flow, valid)
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
 # --- flo ------------------------------------------------------------------------------------------
 
 # Middlebury's .flo files: two float32 for each pixel (Baker et al. 2011).
@@ -154,22 +172,12 @@ def read_flo(path: Path) -> FlowField:
             f"(the float {MAGIC}, little-endian)"
         )
     check_size(height, width, path)
-    expected = _FLO_HEAD.size + 8 * height * width
-    if len(content) != expected:
-        problem = "is truncated" if len(content) < expected else "is too long"
-        more = " or more" if len(content) > expected else ""
-        raise DataError(
-            f"{path} {problem}: it has {len(content):,} bytes{more}, expected {expected:,} for "
-            f"{height} x {width} pixels (height x width)"
-        )
+    _check_length(path, len(content) - _FLO_HEAD.size, 8, height, width)
     values = np.frombuffer(content, "<f4", offset=_FLO_HEAD.size).reshape(height, width, 2)
     flow = torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1).astype(np.float32)))
     # NaN compares false and stays valid, so that the field refuses it.
     unknown = (flow.abs() > _MOST).any(0) & flow.isfinite().all(0)
-    try:
-        return FlowField(flow.masked_fill(unknown, 0.0), ~unknown)
-    except ValueError as error:
-        raise DataError(f"{path}: {error}") from None
+    return _make_field(path, flow.masked_fill(unknown, 0.0), ~unknown)
 
 
 def write_flo(path: Path, field: FlowField) -> None:
@@ -198,13 +206,7 @@ _HEADER = 1 << 10
 
 _GAP = rb"(?:\s+(?:#[^\n]*\n\s*)*)"  # with comments, as some programs write them
 _HEAD = re.compile(
-    rb"(P[Ff])"
-    + _GAP
-    + rb"(-?\d{1,9})"
-    + _GAP
-    + rb"(-?\d{1,9})"
-    + _GAP
-    + rb"([-+.\deE]{1,30})(?:\r\n|\s)"
+    _GAP.join([rb"(P[Ff])", rb"(-?\d{1,9})", rb"(-?\d{1,9})", rb"([-+.\deE]{1,30})(?:\r\n|\s)"])
 )
 _NEAREST, _FARTHEST = 1e-30, 1e6
 """Pixels: no flow is longer, but for what stands for unknown, and few are shorter."""
@@ -245,13 +247,7 @@ def read_map(path: Path) -> Tensor:
             f"{path} has the scale {head[4].decode()!r}: expected a number other than 0, negative "
             "where the bytes are little-endian"
         )
-    found, expected = len(content) - head.end(), 4 * channels * height * width
-    if found != expected:
-        problem = "is truncated" if found < expected else "is too long"
-        raise DataError(
-            f"{path} {problem}: {found:,} bytes follow its header, expected {expected:,} for "
-            f"{height} x {width} pixels (height x width) of {channels} channels"
-        )
+    _check_length(path, len(content) - head.end(), 4 * channels, height, width)
     values = np.frombuffer(content, "<f4" if scale < 0 else ">f4", offset=head.end())
     upwards = values.reshape(height, width, channels)[::-1].transpose(2, 0, 1)
     return torch.from_numpy(np.ascontiguousarray(upwards.astype(np.float32)))
@@ -300,10 +296,7 @@ def read_pfm(path: Path) -> FlowField:
             f"{path} has flows from {float(length.min()):g} to {farthest:g} pixels: its bytes seem "
             "to be in the other order. Change the sign of the scale in its header"
         )
-    try:
-        return FlowField(flow, ~unknown)
-    except ValueError as error:
-        raise DataError(f"{path}: {error}") from None
+    return _make_field(path, flow, ~unknown)
 
 
 def write_pfm(path: Path, field: FlowField) -> None:
@@ -395,10 +388,7 @@ def read_kitti_png(path: Path) -> FlowField:
     flow = (pixels[..., :2].astype(np.float32) - _ZERO) / _SCALE
     valid = torch.from_numpy(pixels[..., 2] > 0)
     field = torch.from_numpy(np.ascontiguousarray(flow.transpose(2, 0, 1))) * valid
-    try:
-        return FlowField(field, valid)
-    except ValueError as error:
-        raise DataError(f"{path}: {error}") from None
+    return _make_field(path, field, valid)
 
 
 def write_kitti_png(path: Path, field: FlowField) -> None:

@@ -85,26 +85,26 @@ class Layers:
 
     def batch(self, places: Tensor) -> Pair:
         """Make the pairs at some places, ``(count,)``."""
-        made = list(self._rendered(places))
+        made = list(self._render(places))
         first = torch.cat([_pixels(each.first) for each in made])
         second = torch.cat([_pixels(each.second) for each in made])
         flow = torch.cat([each.flow for each in made])
         return Pair(first, second, flow, torch.ones_like(flow[:, 0], dtype=torch.bool))
 
-    def occluded(self, places: Tensor) -> Tensor:
+    def find_occluded(self, places: Tensor) -> Tensor:
         """Tell which pixels of the first images are hidden in the second, or leave it.
 
         Returns:
             bool, ``(count, height, width)``.
         """
         blocks = self._scenes(places)
-        return torch.cat([rendered.occluded(scenes, self.size(0)) for scenes in blocks])
+        return torch.cat([rendered.find_occluded(scenes, self.size(0)) for scenes in blocks])
 
     def select(self, index: Tensor) -> Layers:
         """The pairs at some places, in that order."""
         return replace(self, numbers=[self.numbers[k] for k in index.tolist()])
 
-    def _rendered(self, places: Tensor) -> Iterator[Rendered]:
+    def _render(self, places: Tensor) -> Iterator[Rendered]:
         for scenes in self._scenes(places):
             yield rendered.render(scenes, self.size(0), self.photographs)
 

@@ -51,7 +51,7 @@ class Photographs:
     test: Sequence[Tensor] = field(repr=False)
 
     @classmethod
-    def cut(cls, title: str, images: Sequence[Tensor], names: Sequence[str]) -> Photographs:
+    def split(cls, title: str, images: Sequence[Tensor], names: Sequence[str]) -> Photographs:
         """Keep the right third of each photograph for the test pairs.
 
         Raises:
@@ -108,16 +108,16 @@ def find(
         images = [
             torch.from_numpy(np.ascontiguousarray(i.transpose(2, 0, 1))) for i in found.images
         ]
-        return Photographs.cut("scikit-learn's photographs", images, found.filenames)
+        return Photographs.split("scikit-learn's photographs", images, found.filenames)
     path = Path(source).expanduser()
     if path.is_dir():
-        return _folder(path)
+        return _read_folder(path)
     if path.name != source:
         raise DataError(f"there is no folder {source}: name a folder of photographs")
-    return _named(source, data_dir, download)
+    return _read_set(source, data_dir, download)
 
 
-def _folder(path: Path) -> Photographs:
+def _read_folder(path: Path) -> Photographs:
     with reading(path):
         names = sorted(e.name for e in os.scandir(path) if e.is_file() and e.name[0] != ".")
     names = [str(path / name) for name in names if name.lower() not in STRAY]
@@ -126,12 +126,12 @@ def _folder(path: Path) -> Photographs:
         with decode.open_image(Path(name)) as file, reading(name):
             content = file.read()
         pixels = decode.pixels(content, name, "RGB", None)
-        return _bounded(torch.from_numpy(np.ascontiguousarray(pixels)))
+        return _shrink(torch.from_numpy(np.ascontiguousarray(pixels)))
 
-    return Photographs.cut(path.resolve().name, _read(decode.in_threads(of, names), path), names)
+    return Photographs.split(path.resolve().name, _read(decode.in_threads(of, names), path), names)
 
 
-def _named(source: str, data_dir: str | os.PathLike[str] | None, download: bool) -> Photographs:
+def _read_set(source: str, data_dir: str | os.PathLike[str] | None, download: bool) -> Photographs:
     """Images of a data set, evenly spread."""
     if source == "layers":
         raise ValueError("photographs is 'layers', which are made of photographs: name other ones")
@@ -141,13 +141,13 @@ def _named(source: str, data_dir: str | os.PathLike[str] | None, download: bool)
         count = min(MOST, len(split))
         places = [k * len(split) // count for k in range(count)]
         of = split.first if isinstance(split, PairFiles) else split.image
-        read = decode.in_threads(lambda k: _bounded(of(k)), places)
+        read = decode.in_threads(lambda k: _shrink(of(k)), places)
         return [image.expand(3, -1, -1) for image in _read(read, found.title)]
 
     if found.train is not None and len(found.train) and not getattr(found, "seen", False):
         return Photographs(title=found.title, train=images(found.train), test=images(found.test))
     whole = images(found.test)
-    return Photographs.cut(found.title, whole, [f"an image of {found.title}"] * len(whole))
+    return Photographs.split(found.title, whole, [f"an image of {found.title}"] * len(whole))
 
 
 def _kinds(source: str) -> Any:
@@ -178,7 +178,7 @@ def _has_images(kind: type) -> bool:
     return isinstance(test, type) and issubclass(test, _Images)
 
 
-def _bounded(image: Tensor) -> Tensor:
+def _shrink(image: Tensor) -> Tensor:
     """An image whose longer side has no more than `SIDE` pixels."""
     high, wide = image.shape[1:]
     shrink = SIDE / max(high, wide)

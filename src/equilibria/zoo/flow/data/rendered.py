@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from equilibria.zoo.flow.data.drawn import HARMONICS, Scenes, composed
+from equilibria.zoo.flow.data.drawn import HARMONICS, Scenes, compose
 
 _LARGEST = 1.5
 """Above what r, the distance of an outline from a shape's middle, can be."""
@@ -40,11 +40,11 @@ def render(scenes: Scenes, size: tuple[int, int], photographs: Sequence[Tensor])
     """
     x, y = _grid(size)
     cover = [_coverage(scenes, frame, x, y) for frame in range(2)]
-    first, second = _painted(scenes, torch.cat(cover), photographs).chunk(2)
-    return Rendered(first, second, _moved(scenes, _frontmost(cover[0]), x, y))
+    first, second = _paint(scenes, torch.cat(cover), photographs).chunk(2)
+    return Rendered(first, second, _move(scenes, _frontmost(cover[0]), x, y))
 
 
-def occluded(scenes: Scenes, size: tuple[int, int]) -> Tensor:
+def find_occluded(scenes: Scenes, size: tuple[int, int]) -> Tensor:
     """Which pixels of the first image are hidden in the second, or leave it.
 
     Returns:
@@ -53,7 +53,7 @@ def occluded(scenes: Scenes, size: tuple[int, int]) -> Tensor:
     height, width = size
     x, y = _grid(size)
     top = _frontmost(_coverage(scenes, 0, x, y))
-    u, v = _moved(scenes, top, x, y).unbind(1)
+    u, v = _move(scenes, top, x, y).unbind(1)
     x, y = x + u, y + v
     hidden = (x < 0) | (x > width - 1) | (y < 0) | (y > height - 1)
     for layer in range(1, scenes.there.shape[1]):
@@ -74,7 +74,7 @@ def _float(values: np.ndarray) -> Tensor:
 
 def _in_frame(maps: np.ndarray, backward: np.ndarray, frame: int) -> np.ndarray:
     """Maps from places in the first image, as maps from those in an image."""
-    return composed(maps, backward) if frame else maps
+    return compose(maps, backward) if frame else maps
 
 
 def _outlines(
@@ -148,7 +148,7 @@ def _frontmost(cover: Tensor) -> Tensor:
     return ((cover >= 0.5) * number).amax(1).long()
 
 
-def _moved(scenes: Scenes, top: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def _move(scenes: Scenes, top: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """How far pixels of layers move, ``(scenes, 2, height, width)``."""
     count, layers = scenes.there.shape
     change = scenes.forward - np.eye(2, 3)  # small numbers: nothing is lost to float32
@@ -158,7 +158,7 @@ def _moved(scenes: Scenes, top: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return torch.stack([a * x + b * y + c, d * x + e * y + f], 1)
 
 
-def _painted(scenes: Scenes, cover: Tensor, photographs: Sequence[Tensor]) -> Tensor:
+def _paint(scenes: Scenes, cover: Tensor, photographs: Sequence[Tensor]) -> Tensor:
     """Both images of each scene, all first ones before all second ones.
 
     A photograph is only sampled where it is seen.

@@ -51,7 +51,7 @@ class Scene(nn.Module):
         """
         first, second = self.config.check(x)
         dtype = self.features.stem.weight.dtype
-        first, second = (_padded(2.0 * (each.to(dtype) / 255.0) - 1.0) for each in (first, second))
+        first, second = (_pad(2.0 * (each.to(dtype) / 255.0) - 1.0) for each in (first, second))
         ours, theirs = self.features(torch.cat([first, second])).chunk(2)
         operands: dict[str, Any] = {"correlation": self.correlation.pyramid(ours, theirs)}
         context = _wide(self.context(first))
@@ -103,8 +103,8 @@ class UnrolledFlow(Model):
         for step in range(1, steps + 1):
             hidden, now = self.cell((hidden, now.detach()), operands)
             if self.training and step < steps:
-                earlier.append(_cropped(self.upsampling(hidden, now), size))
-        output = _cropped(self.upsampling(hidden, now), size)
+                earlier.append(_crop(self.upsampling(hidden, now), size))
+        output = _crop(self.upsampling(hidden, now), size)
         return Prediction(output, (), auxiliary=tuple(earlier))
 
 
@@ -173,7 +173,7 @@ class DEQFlow(EquilibriumModel):
     @override
     def answer(self, z: State, x: Any) -> Tensor:
         """Return the flow of a pair of images in pixels at a state, (batch, 2, height, width)."""
-        return _cropped(self.readout(z), x[0].shape[2:])
+        return _crop(self.readout(z), x[0].shape[2:])
 
     def moves(self, z: State, x: Any, operands: Operands | None = None) -> Tensor:
         """Return by how many pixels one more evaluation moves the flow, (batch, height, width).
@@ -202,12 +202,12 @@ def _margins(size: int) -> tuple[int, int]:
     return missing // 2, missing - missing // 2
 
 
-def _padded(x: Tensor) -> Tensor:
+def _pad(x: Tensor) -> Tensor:
     height, width = x.shape[2:]
     return functional.pad(x, (*_margins(width), *_margins(height)), mode="replicate")
 
 
-def _cropped(fine: Tensor, size: Sequence[int]) -> Tensor:
+def _crop(fine: Tensor, size: Sequence[int]) -> Tensor:
     """What of a flow lies on the images themselves, of that height and width."""
     height, width = size
     top, left = _margins(height)[0], _margins(width)[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -11,14 +13,16 @@ _FAR = 3.0
 _SHARE = 0.05
 """Pixels, and share of the true length, by which a flow that counts as an outlier is wrong."""
 
+_PIXELS: Any = {"spec": ".3f", "unit": " px"}
+_PERCENT: Any = {"scale": 100.0, "spec": ".2f", "unit": " %"}
+
 EPE = Metric(
     name="epe",
     figure=mean("error", "pixels"),
     label="end-point error",
     description="The distance between the estimated and the true flow vector, averaged over all "
     "pixels whose flow is known.",
-    spec=".3f",
-    unit=" px",
+    **_PIXELS,
 )
 
 METRICS = (
@@ -29,9 +33,7 @@ METRICS = (
         label="within 1 px",
         description="The share of pixels whose end-point error is below 1 pixel.",
         higher_is_better=True,
-        scale=100.0,
-        spec=".2f",
-        unit=" %",
+        **_PERCENT,
     ),
     Metric(
         name="px3",
@@ -39,9 +41,7 @@ METRICS = (
         label="within 3 px",
         description="The share of pixels whose end-point error is below 3 pixels.",
         higher_is_better=True,
-        scale=100.0,
-        spec=".2f",
-        unit=" %",
+        **_PERCENT,
         plot=False,
     ),
     Metric(
@@ -50,17 +50,14 @@ METRICS = (
         label="F1-all",
         description="The share of pixels whose end-point error is at least 3 pixels and more than "
         "5 % of their motion (KITTI's outliers).",
-        scale=100.0,
-        spec=".2f",
-        unit=" %",
+        **_PERCENT,
     ),
     Metric(
         name="epe_images",
         figure=mean("image_error", "images"),
         label="end-point error, mean of images",
         description="Each image has the same weight, as in published figures on KITTI.",
-        spec=".3f",
-        unit=" px",
+        **_PIXELS,
         plot=False,
     ),
 )

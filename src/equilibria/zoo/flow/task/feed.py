@@ -40,30 +40,6 @@ class Placing:
     begin: Tensor
     flip: Tensor
 
-    @classmethod
-    def drawn(
-        cls,
-        size: tuple[int, int],
-        shown: tuple[int, int],
-        scale: Tensor,
-        chance: Tensor,
-        flip: Tensor,
-    ) -> Placing:
-        """Return the placing at a random place.
-
-        Args:
-            size: height and width of the images.
-            shown: height and width of what is shown; no larger than a scaled image.
-            scale: as in the attribute.
-            chance: numbers in [0, 1) that decide where the part begins.
-            flip: as in the attribute.
-        """
-        spare = (torch.tensor(size) * scale - torch.tensor(shown)).clamp(min=0.0)
-        # Without scaling, whole pixels: in between two of them the image would be blurred.
-        whole = (chance * (spare + 1)).floor().minimum(spare)
-        begin = torch.where(scale == 1.0, whole, chance * spare)
-        return cls(size=size, shown=shown, scale=scale, begin=begin, flip=flip)
-
     @property
     def trivial(self) -> bool:
         """Whether all images are shown as they are."""
@@ -94,7 +70,7 @@ class Placing:
         return torch.where(self.flip[images, axis], self.shown[axis] - 1 - shown, shown)
 
 
-def placed(images: Tensor, placing: Placing, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def show(images: Tensor, placing: Placing, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return what is shown of images, interpolated linearly, and where it is known.
 
     Args:
@@ -120,7 +96,7 @@ def placed(images: Tensor, placing: Placing, valid: Tensor | None = None) -> tup
     return shown[:, :-1], shown[:, -1] > 0.999
 
 
-def scattered(flow: Tensor, valid: Tensor, placing: Placing) -> tuple[Tensor, Tensor]:
+def scatter(flow: Tensor, valid: Tensor, placing: Placing) -> tuple[Tensor, Tensor]:
     """Return the flow that is shown where it is known at single pixels, and where that is.
 
     Each known pixel is moved to the nearest one that is shown; where several are, the last in the
@@ -158,7 +134,7 @@ def scattered(flow: Tensor, valid: Tensor, placing: Placing) -> tuple[Tensor, Te
 _GREY = (0.299, 0.587, 0.114)  # Rec. 601: the weights of red, green and blue
 
 
-def recoloured(
+def recolour(
     first: Tensor, second: Tensor, one: Tensor, other: Tensor, apart: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return pairs of images with other brightness, contrast, saturation and hue, in this order.
@@ -183,12 +159,12 @@ def recoloured(
     grey = _grey(images)
     images = (grey + saturation * (images - grey)).clamp(0.0, 255.0)
     if bool((hue != 0).any()):
-        images = turned(images, hue[:, 0])
+        images = turn_hues(images, hue[:, 0])
     one_half, other_half = images.chunk(2)
     return one_half, other_half
 
 
-def turned(images: Tensor, hue: Tensor) -> Tensor:
+def turn_hues(images: Tensor, hue: Tensor) -> Tensor:
     """Return images whose hues are turned; value and chroma stay as they are.
 
     Args:
@@ -213,7 +189,7 @@ def turned(images: Tensor, hue: Tensor) -> Tensor:
     return torch.stack(parts, 1)
 
 
-def erased(images: Tensor, corners: Tensor, sides: Tensor, there: Tensor) -> Tensor:
+def cover(images: Tensor, corners: Tensor, sides: Tensor, there: Tensor) -> Tensor:
     """Return images of which a rectangle is covered with their mean colour.
 
     Args:
@@ -287,7 +263,7 @@ class View:
     sparse: bool = False
 
 
-def seen(pair: Pair, view: View, drawn: Tensor) -> Pair:
+def view_pair(pair: Pair, view: View, drawn: Tensor) -> Pair:
     """Return pairs as training sees them, images as float32 from 0 to 255.
 
     Args:
@@ -297,51 +273,56 @@ def seen(pair: Pair, view: View, drawn: Tensor) -> Pair:
     """
     height, width = pair.valid.shape[1:]
     space, colour, cover = drawn.split([9, 9, 10], 1)
-    placing = _placing(height, width, view, space)
+    placing = _place(height, width, view, space)
     first, second = pair.first.float(), pair.second.float()
     flow, valid = pair.flow, pair.valid
     if not placing.trivial:
         if view.sparse:
-            flow, valid = scattered(flow, valid, placing)
+            flow, valid = scatter(flow, valid, placing)
         else:
-            flow, valid = placed(flow, placing, valid)
+            flow, valid = show(flow, placing, valid)
             flow = flow * placing.factors[:, :, None, None]
-        first, second = placed(first, placing)[0], placed(second, placing)[0]
+        first, second = show(first, placing)[0], show(second, placing)[0]
     if view.colour or view.hue:
-        first, second = _recoloured(first, second, view, colour)
+        first, second = _recolour(first, second, view, colour)
     if view.erase:
-        second = _covered(second, view, cover)
+        second = _cover(second, view, cover)
     return Pair(first, second, flow, valid)
 
 
-def _placing(height: int, width: int, view: View, drawn: Tensor) -> Placing:
+def _place(height: int, width: int, view: View, drawn: Tensor) -> Placing:
     """Where what is shown lies in the images, by 9 numbers for each pair."""
-    scaled, chance, stretched, down_by, right_by, flip, flip_down, down, right = drawn.unbind(1)
+    scaled, large_by, stretched, down_by, right_by, flip, flip_down, down, right = drawn.unbind(1)
     high, wide = view.crop or (height, width)
     small, large = view.scale
-    scale = torch.stack([small * (large / small) ** chance] * 2, 1)
+    scale = torch.stack([small * (large / small) ** large_by] * 2, 1)
     apart = view.stretch ** (2 * torch.stack([down_by, right_by], 1) - 1)
     scale = torch.where(stretched[:, None] < _SCALED, scale * apart, scale)
     scale = torch.where(scaled[:, None] < _SCALED, scale, 1.0)
-    return Placing.drawn(
-        (height, width),
-        (high, wide),
-        scale.clamp(min=max(high / height, wide / width)),
-        torch.stack([down, right], 1),
-        torch.stack([flip_down < view.flip_down, flip < view.flip], 1),
+    scale = scale.clamp(min=max(high / height, wide / width))
+    spare = (torch.tensor((height, width)) * scale - torch.tensor((high, wide))).clamp(min=0.0)
+    chance = torch.stack([down, right], 1)
+    # Without scaling, whole pixels: in between two of them the image would be blurred.
+    whole = (chance * (spare + 1)).floor().minimum(spare)
+    return Placing(
+        size=(height, width),
+        shown=(high, wide),
+        scale=scale,
+        begin=torch.where(scale == 1.0, whole, chance * spare),
+        flip=torch.stack([flip_down < view.flip_down, flip < view.flip], 1),
     )
 
 
-def _recoloured(first: Tensor, second: Tensor, view: View, drawn: Tensor) -> tuple[Tensor, Tensor]:
+def _recolour(first: Tensor, second: Tensor, view: View, drawn: Tensor) -> tuple[Tensor, Tensor]:
     """The images in other colours, by 9 numbers for each pair."""
     low = torch.tensor([1 - view.colour] * 3 + [-view.hue])
     high = torch.tensor([1 + view.colour] * 3 + [view.hue])
     one, other = (low + (high - low) * each for each in drawn[:, 1:].split(4, 1))
     apart = drawn[:, 0] < view.asymmetric
-    return recoloured(first, second, one, torch.where(apart[:, None], other, one), apart)
+    return recolour(first, second, one, torch.where(apart[:, None], other, one), apart)
 
 
-def _covered(images: Tensor, view: View, drawn: Tensor) -> Tensor:
+def _cover(images: Tensor, view: View, drawn: Tensor) -> Tensor:
     """The images without one or two rectangles, by 10 numbers for each."""
     covered, both = drawn[:, 0] < view.erase, drawn[:, 1] < 0.5
     small, large = view.erased
@@ -349,7 +330,7 @@ def _covered(images: Tensor, view: View, drawn: Tensor) -> Tensor:
     sides = small + (large - small) * drawn[:, 2:6]
     corners = drawn[:, 6:] * torch.tensor([high, wide, high, wide])
     for there, columns in ((covered, slice(0, 2)), (covered & both, slice(2, 4))):
-        images = erased(images, corners[:, columns], sides[:, columns], there)
+        images = cover(images, corners[:, columns], sides[:, columns], there)
     return images
 
 
@@ -379,12 +360,12 @@ class FlowFeed(AheadFeed):
 
     @override
     def make_batch(self, places: Tensor, step: int, part: Part) -> Batch:
-        return batch_of(self._seen(places, self.draw_numbers(step, part, DRAWS)))
+        return batch_of(self._view(places, self.draw_numbers(step, part, DRAWS)))
 
-    def _seen(self, places: Tensor, drawn: Tensor) -> Pair:
+    def _view(self, places: Tensor, drawn: Tensor) -> Pair:
         alike = len({(self.view(k), self.pairs.size(k)) for k in places.tolist()}) == 1
         parts = [
-            seen(checked(self.pairs.batch(each), each), self.view(int(each[0])), numbers)
+            view_pair(check_flow(self.pairs.batch(each), each), self.view(int(each[0])), numbers)
             for each, numbers in zip(
                 *((places[None], drawn[None]) if alike else (places[:, None], drawn[:, None])),
                 strict=True,
@@ -393,7 +374,7 @@ class FlowFeed(AheadFeed):
         return Pair(*(torch.cat(each) for each in zip(*parts, strict=True)))
 
 
-def checked(pair: Pair, places: Tensor) -> Pair:
+def check_flow(pair: Pair, places: Tensor) -> Pair:
     """Return a batch of pairs whose flow is a number wherever it is said to be known.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -25,7 +25,7 @@ from equilibria.zoo.flow.data import FlowSet, Pair, Pairs
 from equilibria.zoo.flow.data.pairs import Size, stack_pairs
 from equilibria.zoo.flow.model.configs import FlowConfig
 from equilibria.zoo.flow.task import endpoints
-from equilibria.zoo.flow.task.feed import FlowFeed, View, batch_of, checked
+from equilibria.zoo.flow.task.feed import FlowFeed, View, batch_of, check_flow
 
 # --- mixture --------------------------------------------------------------------------------------
 
@@ -71,7 +71,7 @@ class Mixture(Pairs):
         part = self.parts[number]
         return part, (place - (self._ends[number - 1] if number else 0)) % len(part.pairs)
 
-    def sparse(self, place: int) -> bool:
+    def is_sparse(self, place: int) -> bool:
         """Whether the flow of a pair is known at single pixels."""
         return self._at(place)[0].sparse
 
@@ -243,21 +243,10 @@ class OpticalFlow(TaskConfig):
         asked = {name: getattr(self, name) for name, sets in _ONLY.items() if found.data in sets}
         return replace(found, **asked)
 
-    @property
-    def view(self) -> View:
-        """How training pairs are seen."""
-        return View(
-            crop=self.crop,
-            scale=self.scale,
-            stretch=self.stretch,
-            flip=self.flip,
-            flip_down=self.flip_down,
-            colour=self.colour,
-            hue=self.hue,
-            asymmetric=self.asymmetric,
-            erase=self.erase,
-            erased=self.erased,
-        )
+    def view(self, *, sparse: bool) -> View:
+        """Return how training pairs are seen, whose flow is sparse or not."""
+        shared = {field.name: getattr(self, field.name) for field in fields(View)}
+        return View(**{**shared, "sparse": sparse})
 
     def is_sparse(self, data: str | None) -> bool:
         """Return whether training pairs of a data set have their flow at single pixels."""
@@ -295,18 +284,18 @@ class FlowTask(Task):
     ) -> None:
         self.config, self.other = config, other
         whole = other and config.data not in available(FlowSet)
-        found = _found(config, data_dir, {"whole": True} if whole else {})
+        found = _read(config, data_dir, {"whole": True} if whole else {})
         splits = {"train": found.train, "valid": found.valid, "test": found.test}
         self.pairs = {name: pairs for name, pairs in splits.items() if pairs is not None}
         for name, count in (("train", config.samples), ("test", config.test)):
             if count is not None and name in self.pairs:
                 self.pairs[name] = _spread(self.pairs[name], count, name)
         self.checksum, self.source = found.checksum, found.title
-        self.mixture = self._mixed(data_dir) if config.mixed else None
+        self.mixture = self._mix(data_dir) if config.mixed else None
         self.splits = tuple(self.pairs)
         self.eval_split = "valid" if "valid" in self.splits else "test"
 
-    def _mixed(self, data_dir: Path | None) -> Mixture:
+    def _mix(self, data_dir: Path | None) -> Mixture:
         """The training pairs of all data sets; their checksum and title become the task's."""
         config, own = self.config, self._training
         mixed = {str(config.data): 1, **(config.mixed or {})}
@@ -377,13 +366,14 @@ class FlowTask(Task):
     @override
     def feed(self, batch_size: int, seed: int) -> Feed:
         config, mixture = self.config, self.mixture
-        views = {sparse: replace(config.view, sparse=sparse) for sparse in (False, True)}
-        if mixture is not None:
-            return FlowFeed(
-                mixture, batch_size, seed, view=lambda place: views[mixture.sparse(place)]
-            )
-        view = views[config.is_sparse(config.data)]
-        return FlowFeed(self._training, batch_size, seed, view=lambda place: view)
+        views = {sparse: config.view(sparse=sparse) for sparse in (False, True)}
+        own = config.is_sparse(config.data)
+        return FlowFeed(
+            self._training if mixture is None else mixture,
+            batch_size,
+            seed,
+            view=lambda place: views[mixture.is_sparse(place) if mixture else own],
+        )
 
     @override
     def batches(self, split: str, batch_size: int, part: Part = WHOLE) -> Iterator[Batch]:
@@ -401,7 +391,7 @@ class FlowTask(Task):
     def batch(self, split: str, places: Sequence[int]) -> Batch:
         """Return whole pairs of a split with their flow; all must have one size."""
         index = torch.tensor(places)
-        return batch_of(checked(self.pairs[known(self, split)].batch(index), index))
+        return batch_of(check_flow(self.pairs[known(self, split)].batch(index), index))
 
     @override
     def sample(self, split: str, count: int) -> Batch:
@@ -409,14 +399,14 @@ class FlowTask(Task):
         few = range(min(count, len(pairs)))
         return self.batch(split, [k for k in few if pairs.size(k) == pairs.size(0)])
 
-    def learned(self, targets: tuple[Tensor, Tensor]) -> Tensor:
+    def is_learned(self, targets: tuple[Tensor, Tensor]) -> Tensor:
         """Return which pixels are learned from, bool: those of a known flow below `max_flow`."""
         flow, valid = targets
         return valid & (flow.norm(dim=1) < self.config.max_flow)
 
     @override
     def loss(self, model: Model, output: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:
-        return endpoints.absolute(output, targets[0], self.learned(targets))
+        return endpoints.absolute(output, targets[0], self.is_learned(targets))
 
     @override
     def extra_loss(self, losses: Tensor) -> Tensor:
@@ -425,7 +415,7 @@ class FlowTask(Task):
 
     @override
     def units(self, targets: tuple[Tensor, Tensor]) -> int:
-        return int(self.learned(targets).sum())
+        return int(self.is_learned(targets).sum())
 
     @override
     def sums(
@@ -459,22 +449,17 @@ class FlowTask(Task):
         return {name: figure(total) for name, figure in known if figure is not None}
 
 
-def _found(config: OpticalFlow, data_dir: Path | None, options: dict[str, Any]) -> FlowSet:
+def _read(config: OpticalFlow, data_dir: Path | None, options: dict[str, Any]) -> FlowSet:
     """The data set that the recipe names."""
     data = config.data
     assert data is not None  # as `load` has checked
     if config.render is not None:
         options = {"render": config.render}
     if data == GENERATED:
-        options = {
-            "size": config.size,
-            "shift": config.shift,
-            "photographs": config.photographs,
-            "count": config.samples,
-            "test": config.test,
-        }
+        names = {name: name for name in ("size", "shift", "photographs", "test")}
+        names |= {"count": "samples", "seed": "data_seed"}
+        options = {name: getattr(config, field) for name, field in names.items()}
         options = {name: value for name, value in options.items() if value is not None}
-        options["seed"] = config.data_seed
     return load(data, data_dir, kind=FlowSet, **options)
 
 
