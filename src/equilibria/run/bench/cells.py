@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-__all__ = ["Case", "Cell", "build", "compare"]
-
 
 class Cell(nn.Module):
     """z <- tanh(z W^T + x + c) with weights W `(width, width)` and c `(width,)`."""

@@ -19,8 +19,6 @@ from equilibria.run.bench.count import Spent
 from equilibria.run.bench.problems import Problem
 from equilibria.solve import Solver
 
-__all__ = ["Answer", "Contestant", "MissingPeer", "contestants", "require_peers", "torchdeq"]
-
 
 class MissingPeer(RuntimeError):
     """A package to compare with is not installed."""

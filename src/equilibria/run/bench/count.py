@@ -16,9 +16,6 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import override
 
-__all__ = ["Calls", "Counts", "count", "fitting", "interleaved", "seconds"]
-
-
 # --- clock ----------------------------------------------------------------------------------------
 
 # Time of calls that are compared with each other, on the CPU and on a GPU.

@@ -16,8 +16,6 @@ from equilibria.run.bench.methods import Method
 from equilibria.run.bench.solvers import SLACK, Row, headed, relative_residual, told
 from equilibria.run.memory import peak_bytes
 
-__all__ = ["measure"]
-
 SECONDS = 12.0  # for the rounds of one case, where that leaves enough of them
 FEWEST = 5  # rounds
 SLOW = 5  # times as long as the fastest: one round must do

@@ -19,8 +19,6 @@ from equilibria.run.bench.contestants import torchdeq
 from equilibria.run.bench.solvers import SLACK
 from equilibria.solve import Adjoint, Solver
 
-__all__ = ["Backward", "Method", "adjoints", "exact", "of_own"]
-
 MAX_EVALS = 400  # evaluations forward, and products backward
 
 

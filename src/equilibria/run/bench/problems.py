@@ -12,9 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["MODES", "PROBLEMS", "Problem", "build", "in_mode", "usual"]
-
-
 Map = Callable[..., Tensor]
 
 

@@ -21,8 +21,6 @@ from equilibria.run.bench.count import Calls, Counts, Spent, count, fitting, int
 from equilibria.run.bench.problems import Problem
 from equilibria.run.memory import peak_bytes
 
-__all__ = ["SLACK", "Row", "headed", "measure", "relative_residual", "told"]
-
 SLACK = 1.01  # a residual on the tolerance is rounded otherwise when it is measured anew
 SECONDS = 6.0  # for the rounds of one problem, where that leaves enough of them
 FEWEST = 5  # rounds

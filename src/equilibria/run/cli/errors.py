@@ -14,8 +14,6 @@ import equilibria
 from equilibria.run.cli.option_words import as_options
 from equilibria.words import is_out_of_memory
 
-__all__ = ["expected", "explain", "shared"]
-
 LESS = {
     "train": "lower --batch-size or --eval-batch-size, or split each batch with --accumulate",
     "doctor": "lower --samples",

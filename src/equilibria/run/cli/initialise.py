@@ -38,9 +38,6 @@ from equilibria.stability.ensembles import Recommendation, Start, Sweep, recomme
 from equilibria.stability.ensembles.measure import DRAWS, SCALES
 from equilibria.stability.ensembles.recommendation import AIM
 
-__all__ = ["panels"]
-
-
 OUT = Path("results") / "initialise"
 JSON, FIGURE = "initialise.json", "initialise.svg"
 

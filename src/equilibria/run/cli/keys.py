@@ -16,8 +16,6 @@ from equilibria.run import config
 from equilibria.run.choices import Choices
 from equilibria.run.cli.parser import Parser
 
-__all__ = ["describe", "names_of"]
-
 
 def describe(parser: Parser, title: str, instance: Any, choices: Choices) -> None:
     """Show the keys of a recipe in the help of a parser.

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["as_options", "list_options"]
-
 _ROOTS = "task|model|solver|eval_solver|adjoint|regulariser|correction|initialisation|optimiser"
 _KEY = rf"(?<![\w./\\'\"-])(?:{_ROOTS}|schedule|neural|checkpoint)(?:\.[a-z_]+)+(?![\w(/])"
 _VALUE = r"(?!(?:that|what|a|another|as)\b)([\w.+-]*\w)"

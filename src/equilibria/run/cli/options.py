@@ -15,9 +15,6 @@ from equilibria.run.plugins import SOLVERS, changed
 from equilibria.run.recipe import Recipe
 from equilibria.solve import Solver
 
-__all__ = ["ConfigOptions", "ViewOptions", "options_of"]
-
-
 # --- own ------------------------------------------------------------------------------------------
 
 # The option `--import`: a user's own files, which register tasks, models and data sets.

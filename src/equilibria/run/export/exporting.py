@@ -31,7 +31,6 @@ from equilibria.run.tasks import Task
 if TYPE_CHECKING:
     from equilibria.run.export.graph import Session
 
-__all__ = ["Exported", "Form", "Format", "Weights", "export", "lacking", "refuse_task"]
 
 Format = Literal["onnx", "pt2"]
 Form = Literal["whole", "stream"]

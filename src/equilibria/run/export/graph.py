@@ -21,9 +21,6 @@ from torch.export import ExportedProgram
 from equilibria import __version__
 from equilibria.run.export.program import ExportError, quiet
 
-__all__ = ["IR", "OPSET", "SMALLEST", "Session", "converted", "finish", "looped", "quantise"]
-
-
 OPSET = 18
 """The version of ONNX's operators; runtimes from 2023 on know it."""
 

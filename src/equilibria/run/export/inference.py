@@ -18,21 +18,6 @@ from equilibria.run.tasks import Task
 from equilibria.run.tasks.base import SampleTask, known
 from equilibria.run.tasks.feed import Indexed, PreparedSamples, Statistics
 
-__all__ = [
-    "Pair",
-    "Prepared",
-    "PreparesExport",
-    "Step",
-    "Stream",
-    "Whole",
-    "exportable",
-    "iterated_layers",
-    "layers",
-    "pairs",
-    "preparation",
-]
-
-
 # --- inputs ---------------------------------------------------------------------------------------
 
 # The inputs of a task as they were before it prepared them, and what it does to them.

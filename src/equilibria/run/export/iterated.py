@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from equilibria.nn import DEQ
 from equilibria.solve import Shared, flatten, unflatten
 
-__all__ = ["HISTORY", "Iterated", "Method", "Value", "iterate", "relative"]
-
 Method = Literal["anderson", "picard"]
 """How one state follows from the ones before."""
 

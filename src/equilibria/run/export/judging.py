@@ -17,8 +17,6 @@ from equilibria.run.models import Model, Prediction
 from equilibria.run.tally import Tally
 from equilibria.run.tasks import Task
 
-__all__ = ["TOLERANCE", "Judgement", "judge", "needed"]
-
 TOLERANCE = 1e-5
 """How far the logits of a float32 file may be from PyTorch's, relative to the largest of them."""
 

@@ -14,9 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-__all__ = ["Program", "quiet", "save", "traced"]
-
-
 # --- errors ---------------------------------------------------------------------------------------
 
 # What goes wrong with an export.

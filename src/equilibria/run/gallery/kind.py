@@ -16,21 +16,6 @@ from equilibria.run.pictures import coloured, numbers_png
 from equilibria.run.tasks.normalisation import Statistics
 from equilibria.solve import Status
 
-__all__ = [
-    "HEADS",
-    "GalleryKind",
-    "Hanging",
-    "Picture",
-    "Settling",
-    "Stored",
-    "as_it_was",
-    "hex_of",
-    "rtol_of",
-    "settled_after",
-    "settling",
-]
-
-
 # --- settling -------------------------------------------------------------------------------------
 
 # Where in an image the equilibrium is found late.

@@ -10,8 +10,6 @@ from equilibria.run.report.reading import Run, number, pick
 from equilibria.run.report.words import count
 from equilibria.words import percent, plural
 
-__all__ = ["Bar", "Classes", "Confusion", "classes"]
-
 _WHOLE = 20
 """Classes up to which the table of confusions is shown as a whole."""
 

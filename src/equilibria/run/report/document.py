@@ -17,8 +17,6 @@ from equilibria.run.report.sections import sections
 from equilibria.run.report.summary import comparison, differences, remarks, tiles, verdicts
 from equilibria.run.report.words import flat
 
-__all__ = ["page"]
-
 
 def page(runs: Sequence[Run]) -> str:
     """One HTML page about a run, or one that compares several, without any external resource.

@@ -13,7 +13,6 @@ from equilibria.words import plural
 if TYPE_CHECKING:
     from equilibria.run.gallery.kind import GalleryKind
 
-__all__ = ["Card", "Gallery", "Picture", "gallery"]
 
 _STEPS = 6
 """Numbers of a scale that are named."""

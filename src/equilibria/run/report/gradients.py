@@ -9,8 +9,6 @@ from equilibria.run.report.panel import Panel, Series
 from equilibria.run.report.reading import number
 from equilibria.run.report.words import Table, decimal, known_columns, mib
 
-__all__ = ["panels", "table"]
-
 
 def panels(found: Mapping[str, Any]) -> list[Panel]:
     """Cosine against time and against memory, a point for each adjoint and a colour for each kind.

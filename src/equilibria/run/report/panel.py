@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Axes", "Numbers", "Panel", "Series", "Style"]
-
 Numbers = Sequence[float | None]
 Style = Literal["line", "marked", "dashed", "dotted", "points", "rings", "bars", "blocks", "band"]
 

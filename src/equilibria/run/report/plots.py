@@ -23,18 +23,6 @@ from equilibria.run.report.reading import (
 )
 from equilibria.run.report.svg import Drawing, inline
 
-__all__ = [
-    "evaluations",
-    "learning_curve",
-    "memory",
-    "penalty",
-    "read_early",
-    "residual",
-    "spectral_radius",
-    "status",
-    "under_budgets",
-]
-
 _STATUS_COLOUR = {
     "CONVERGED": "good",
     "MAX_EVALS": "warn",

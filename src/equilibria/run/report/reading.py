@@ -8,26 +8,6 @@ from typing import Any
 
 from equilibria.metric import LOSS, Metric
 
-__all__ = [
-    "Row",
-    "Run",
-    "budget_points",
-    "converged",
-    "early_points",
-    "held_name",
-    "judged",
-    "judged_on",
-    "last",
-    "memory_of",
-    "metrics_of",
-    "number",
-    "pick",
-    "primary_of",
-    "smallest",
-    "solved",
-    "solves",
-]
-
 Run = Mapping[str, Any]
 Row = Mapping[str, Any]
 

@@ -12,8 +12,6 @@ from equilibria.run.report.reading import Run, number
 from equilibria.run.report.svg import Drawing, inline
 from equilibria.run.report.words import Table, decimal, figure, known_columns, mib
 
-__all__ = ["Plate", "Section", "sections"]
-
 
 @dataclass(frozen=True)
 class Plate:

@@ -36,9 +36,6 @@ from equilibria.run.report.words import (
 )
 from equilibria.words import percent, plural
 
-__all__ = ["Differences", "Tile", "comparison", "differences", "remarks", "tiles", "verdicts"]
-
-
 # --- remarks --------------------------------------------------------------------------------------
 
 # What a reader has to know before the figures: what they rest on, and what is missing.

@@ -11,8 +11,6 @@ import numpy as np
 from matplotlib.colors import LightSource, to_rgba
 from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 
-__all__ = ["Curve", "Surface", "SurfacePlot", "draw_surfaces"]
-
 Numbers = Sequence[float]
 
 

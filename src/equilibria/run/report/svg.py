@@ -21,9 +21,6 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from equilibria.run.report.panel import Numbers, Panel, Series
 from equilibria.run.report.surfaces import SurfacePlot, draw_surfaces
 
-__all__ = ["Drawing", "colour_of", "draw_panel", "inline", "picture"]
-
-
 # --- axes -----------------------------------------------------------------------------------------
 
 # How a panel is drawn on axes of matplotlib.

@@ -9,18 +9,6 @@ from typing import Any, TypeVar
 
 from equilibria.metric import Metric
 
-__all__ = [
-    "UNKNOWN",
-    "Table",
-    "count",
-    "decimal",
-    "duration",
-    "figure",
-    "flat",
-    "known_columns",
-    "mib",
-]
-
 UNKNOWN = "–"
 
 Row = TypeVar("Row")

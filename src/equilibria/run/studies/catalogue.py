@@ -15,17 +15,6 @@ from equilibria.run.studies.identity import FILES
 from equilibria.run.studies.results import SOURCE
 from equilibria.run.studies.study import Study, StudyError
 
-__all__ = [
-    "NO_PAPERS",
-    "ORDER",
-    "file_of",
-    "find",
-    "names",
-    "papers",
-    "rows_of",
-    "source_of",
-]
-
 NO_PAPERS = (
     "the studies of the papers are not part of the installed package: run this in a clone of the "
     "repository, which has them in its folder papers"

@@ -16,8 +16,6 @@ from equilibria.run import plugins
 from equilibria.run import recipe as recipes
 from equilibria.run.recipe import Recipe
 
-__all__ = ["FILES", "GENERATION", "decides", "digest", "identified_as"]
-
 GENERATION = 3
 """Of the core: raised when a change of it changes results beyond rounding. 1 is all that was
 measured before generations were counted."""

@@ -19,8 +19,6 @@ from equilibria.run.studies.study import Scale, Study
 from equilibria.run.studies.views import Grid, text
 from equilibria.words import listed, plural
 
-__all__ = ["Page", "count_earlier", "listing", "markdown", "picture", "rendered", "tables_only"]
-
 LONG = 60
 """Rows above which a table is folded."""
 

@@ -23,24 +23,6 @@ from filelock import FileLock
 from equilibria import files
 from equilibria.run.studies.identity import GENERATION
 
-__all__ = [
-    "CHANGED",
-    "LEGACY",
-    "ORIGIN",
-    "Data",
-    "Frame",
-    "Origin",
-    "ResultsError",
-    "git",
-    "hardware",
-    "key",
-    "read",
-    "replace_point",
-    "select",
-    "written",
-]
-
-
 # --- provenance -----------------------------------------------------------------------------------
 
 # What a figure depends on besides its settings: commit, versions, hardware, date.

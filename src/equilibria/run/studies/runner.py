@@ -23,19 +23,6 @@ from equilibria.run.studies.results import Data, Origin, key
 from equilibria.run.studies.study import Context, Point, Scale, Study, StudyError
 from equilibria.run.studies.training import Store, Trained
 
-__all__ = [
-    "BEGUN",
-    "BUDGET",
-    "NOT_REQUESTED",
-    "Missing",
-    "Outcome",
-    "check",
-    "collect",
-    "execute",
-    "identities_of",
-    "identity_of",
-]
-
 
 class Missing(NamedTuple):
     """A point without rows of its identity.

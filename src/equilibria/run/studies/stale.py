@@ -11,8 +11,6 @@ from equilibria.run.studies import catalogue
 from equilibria.run.studies.identity import GENERATION
 from equilibria.run.studies.results import CHANGED, LEGACY, SOURCE, Frame, git
 
-__all__ = ["below", "last_change", "verdicts"]
-
 PROSE = ("run/report", "run/cli", "run/studies/views", "run/studies/pages.py")
 """Parts of the package that affect no figure."""
 

@@ -14,8 +14,6 @@ from equilibria.run.studies.training import Trained, Training
 from equilibria.run.studies.views import View
 from equilibria.run.tasks import Task
 
-__all__ = ["Context", "Factor", "Measure", "Point", "Scale", "Study", "StudyError", "grid"]
-
 Scale = Literal["cpu", "gpu"]
 """Size of the recipes: minutes on two CPU cores, or on one GPU."""
 

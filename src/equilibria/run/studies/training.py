@@ -27,8 +27,6 @@ from equilibria.run.studies.results import Origin
 from equilibria.run.tasks import Task
 from equilibria.run.trainer import Probe, Trainer
 
-__all__ = ["Store", "Trained", "Training"]
-
 RECORD = "study.json"
 """In the folder of a training, next to its run: origin, and how it ended."""
 

@@ -17,8 +17,6 @@ from equilibria.run.models import EquilibriumModel
 from equilibria.run.trainer import Trainer
 from equilibria.solve import GMRES, Adjoint, Implicit, SolveWarning
 
-__all__ = ["Cosines"]
-
 TIGHT = {"rtol": 1e-5, "max_evals": 300}
 
 

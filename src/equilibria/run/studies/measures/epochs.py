@@ -7,8 +7,6 @@ from typing import Any
 
 from equilibria.run.studies.study import Context
 
-__all__ = ["epochs", "solves", "summary"]
-
 
 def summary(context: Context) -> dict[str, Any]:
     """Figures of the finished run: on the test split, and its cost.

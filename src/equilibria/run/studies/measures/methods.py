@@ -7,8 +7,6 @@ from dataclasses import replace
 
 from equilibria.solve import Anderson, Broyden, NewtonKrylov, Picard, Solver
 
-__all__ = ["WORDS", "methods"]
-
 WORDS: Mapping[str, str] = {
     "plain": "plain iteration",
     "anderson": "alternating Anderson (period 3)",

@@ -16,8 +16,6 @@ from equilibria.run.trainer import Trainer
 from equilibria.solve import Implicit
 from equilibria.stability import jacobian_norm
 
-__all__ = ["Probing"]
-
 
 @dataclass(frozen=True)
 class Probing:

@@ -17,8 +17,6 @@ from equilibria.run.trainer import Trainer
 from equilibria.run.trees import to_device
 from equilibria.solve import Solver, SolveWarning
 
-__all__ = ["ROUNDS", "SPENT", "milliseconds", "reader", "steps"]
-
 ROUNDS, WARM_UP = 15, 2
 """Times that each call is timed, and called before."""
 

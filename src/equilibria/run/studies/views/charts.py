@@ -9,9 +9,6 @@ from typing import Any, Literal
 from equilibria.run.report.panel import Axes, Panel, Series, Style
 from equilibria.run.studies.results import Data, Frame
 
-__all__ = ["Bars", "Chart", "Lines", "curve"]
-
-
 Mark = Callable[[Data], Iterable[Series]]
 """What a chart draws of the measured rows."""
 

@@ -14,32 +14,6 @@ from equilibria.run.report.panel import Panel
 from equilibria.run.report.surfaces import SurfacePlot
 from equilibria.run.studies.results import Data, Frame, select
 
-__all__ = [
-    "DIVERGED",
-    "NOT_RUN",
-    "Cell",
-    "Column",
-    "Derived",
-    "Grid",
-    "Pivot",
-    "Table",
-    "View",
-    "count",
-    "first",
-    "largest",
-    "last",
-    "mean",
-    "mean_and_deviation",
-    "median",
-    "of",
-    "ratio",
-    "smallest",
-    "spread",
-    "text",
-    "time_ratio",
-]
-
-
 # --- view -----------------------------------------------------------------------------------------
 
 # What every view of a study's rows can do.
