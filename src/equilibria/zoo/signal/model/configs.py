@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import abc
+import math
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
+from torch import nn
 from typing_extensions import override
 
 from equilibria.checks import check_fields
@@ -15,8 +17,11 @@ from equilibria.zoo.signal.model.network import (
     Cell,
     ExplicitRepresentation,
     FilterKind,
+    FourierFilter,
+    GaborFilter,
     Injection,
     MultiplicativeCell,
+    Phases,
     Representation,
     SineCell,
 )
@@ -40,25 +45,12 @@ class RepresentationConfig(ModelConfig):
     def __post_init__(self) -> None:
         check_fields(self, "(0, inf)", "inputs", "outputs", "width")
 
-    @property
-    def points(self) -> int:
-        """Coordinates of a point.
+    def require(self, name: str) -> Any:
+        """Return a field that a recipe may leave to the data.
 
         Raises:
-            ValueError: `inputs` is null.
+            ValueError: it is null.
         """
-        return self._require("inputs")
-
-    @property
-    def values(self) -> int:
-        """Values at a point.
-
-        Raises:
-            ValueError: `outputs` is null.
-        """
-        return self._require("outputs")
-
-    def _require(self, name: str) -> Any:
         if (value := getattr(self, name)) is None:
             raise ValueError(f"{name} is null, and there are no data to take it from: give it")
         return value
@@ -82,26 +74,24 @@ class LayeredConfig(RepresentationConfig):
     scale: float | None = 256.0
     bound: float | None = 0.97
 
+    cell_class: ClassVar[type[Cell]]
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_fields(self, "(0, inf)", "layers", "scale", "bound")
 
     @property
     def frequencies(self) -> float:
-        """Scale of the frequencies.
-
-        Raises:
-            ValueError: `scale` is null.
-        """
-        return self._require("scale")
+        """Scale of the frequencies of each layer: `scale` / sqrt(`layers` + 1)."""
+        return self.require("scale") / math.sqrt(self.layers + 1)
 
     @abc.abstractmethod
     def injection(self) -> Injection:
         """Return what computes the operands of the cell."""
 
-    @abc.abstractmethod
     def cell(self) -> Cell:
         """Return f."""
+        return self.cell_class(self.width, self.layers, self.bound)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +108,8 @@ class FilteredConfig(LayeredConfig):
     alpha: float = 3.0
     first_alpha: float = 6.0
 
+    cell_class = MultiplicativeCell
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.filter not in get_args(FilterKind):
@@ -130,28 +122,27 @@ class FilteredConfig(LayeredConfig):
 
     @override
     def injection(self) -> Injection:
-        if self.filter == "fourier":
-            return Injection.fourier(self.points, self.width, self.layers, self.frequencies)
-        return Injection.gabor(
-            self.points, self.width, self.layers, self.frequencies, self.alpha, self.first_alpha
-        )
+        inputs = self.require("inputs")
 
-    @override
-    def cell(self) -> MultiplicativeCell:
-        return MultiplicativeCell(self.width, self.layers, self.bound)
+        def new(alpha: float) -> nn.Module:
+            if self.filter == "fourier":
+                return FourierFilter(inputs, self.width, self.frequencies)
+            return GaborFilter(inputs, self.width, self.frequencies, alpha / (self.layers + 1))
+
+        return Injection(new(self.first_alpha), [new(self.alpha) for _ in range(self.layers)])
 
 
 @dataclass(frozen=True, kw_only=True)
 class SineConfig(LayeredConfig):
     """Networks whose activation is a sine. Its fields are those of `LayeredConfig`."""
 
-    @override
-    def injection(self) -> Injection:
-        return Injection.sine(self.points, self.width, self.layers, self.frequencies)
+    cell_class = SineCell
 
     @override
-    def cell(self) -> SineCell:
-        return SineCell(self.width, self.layers, self.bound)
+    def injection(self) -> Injection:
+        inputs = self.require("inputs")
+        later = [Phases(inputs, self.width, self.frequencies) for _ in range(self.layers)]
+        return Injection(FourierFilter(inputs, self.width, self.frequencies), later)
 
 
 @dataclass(frozen=True, kw_only=True)

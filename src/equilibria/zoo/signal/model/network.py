@@ -147,32 +147,6 @@ class Injection(nn.Module):
         """Return the operands of a `Cell` at coordinates (batch, inputs)."""
         return (self.first(x), *(layer(x) for layer in self.layers))
 
-    @classmethod
-    def fourier(cls, inputs: int, width: int, layers: int, scale: float) -> Injection:
-        """sin(w x + phi) for all, w by `scale` / sqrt(`layers` + 1)."""
-        scale = scale / _root(layers)
-        first, *later = (FourierFilter(inputs, width, scale) for _ in range(layers + 1))
-        return cls(first, later)
-
-    @classmethod
-    def gabor(
-        cls, inputs: int, width: int, layers: int, scale: float, alpha: float, first_alpha: float
-    ) -> Injection:
-        """Gabor filters, w by `scale` / sqrt(`layers` + 1) and gamma by alpha / (`layers` + 1)."""
-        scale = scale / _root(layers)
-
-        def new(mean: float) -> nn.Module:
-            return GaborFilter(inputs, width, scale, mean / (layers + 1))
-
-        return cls(new(first_alpha), [new(alpha) for _ in range(layers)])
-
-    @classmethod
-    def sine(cls, inputs: int, width: int, layers: int, scale: float) -> Injection:
-        """sin(V x + c), and U x + phi for the layers, by `scale` / sqrt(`layers` + 1)."""
-        scale = scale / _root(layers)
-        later = [Phases(inputs, width, scale) for _ in range(layers)]
-        return cls(FourierFilter(inputs, width, scale), later)
-
 
 class Cell(nn.Module, abc.ABC):
     """f(z; x) of `layers` layers, each with a square weight, on states (batch, width).
@@ -241,10 +215,6 @@ class SineCell(Cell):
         return (h + operand).sin()
 
 
-def _root(layers: int) -> float:
-    return math.sqrt(layers + 1)
-
-
 # --- network --------------------------------------------------------------------------------------
 
 
@@ -266,7 +236,7 @@ class Representation(EquilibriumModel):
         self.config = config
         self.injection = config.injection()
         self.deq = DEQ(config.cell(), **layer)
-        self.head = nn.Linear(config.width, config.values)
+        self.head = nn.Linear(config.width, config.require("outputs"))
 
     @override
     def inject(self, x: Any) -> tuple[Tensor, ...]:
@@ -297,7 +267,7 @@ class ExplicitRepresentation(Model):
         self.config = config
         self.injection = config.injection()
         self.cell = config.cell()
-        self.head = nn.Linear(config.width, config.values)
+        self.head = nn.Linear(config.width, config.require("outputs"))
 
     @override
     def forward(self, x: Any, *, carry: Any = None) -> Prediction:
@@ -330,7 +300,7 @@ def check_coordinates(config: RepresentationConfig, x: Any, weight: Tensor) -> T
             f"the coordinates are {x.dtype} and the network's weights {weight.dtype}: convert one, "
             "for example x.to(torch.float32) or model.double()"
         )
-    inputs = config.points
+    inputs = config.require("inputs")
     if x.ndim != 2 or x.shape[1] != inputs:
         raise ValueError(
             f"expected coordinates (batch, {inputs}), got the shape {tuple(x.shape)}: each row is "
@@ -370,13 +340,14 @@ class SIREN(Model):
     def __init__(self, config: SIRENConfig) -> None:
         super().__init__()
         self.config = config
-        widths = (config.points, *(config.width for _ in range(config.hidden + 1)))
+        inputs = config.require("inputs")
+        widths = (inputs, *(config.width for _ in range(config.hidden + 1)))
         sines = [nn.Linear(a, b) for a, b in pairwise(widths)]
-        self.head = nn.Linear(config.width, config.values)
+        self.head = nn.Linear(config.width, config.require("outputs"))
         limit = math.sqrt(6 / config.width) / config.omega
         for layer in (*sines, self.head):
             nn.init.uniform_(layer.weight, -limit, limit)
-        nn.init.uniform_(sines[0].weight, -1 / config.points, 1 / config.points)
+        nn.init.uniform_(sines[0].weight, -1 / inputs, 1 / inputs)
         self.sines = nn.ModuleList(sines)
 
     @override
