@@ -180,7 +180,7 @@ def test_a_field_goes_through_json(field: Field | ShapeField) -> None:
         ({"rate": -1.0}, "rate is -1.0"),
         ({"kind": "sound", "shape": [5]}, "rate is None"),
         ({"colour": "red"}, "no description of a signal"),
-        ({"kind": "shape"}, "no description of a shape"),
+        ({"kind": "shape"}, "no description of a signal"),
     ],
 )
 def test_a_foreign_description_is_refused(change: dict[str, object], message: str) -> None:

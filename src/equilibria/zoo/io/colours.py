@@ -119,11 +119,12 @@ def legend(scale: float, size: int = 161) -> np.ndarray:
 
 
 def colour_png(pixels: np.ndarray) -> bytes:
-    """Return pixels, uint8 (3, height, width), as a PNG file."""
+    """Return pixels, uint8 (1 or 3, height, width), as a PNG file."""
     from PIL import Image
 
+    image = pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
     file = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0))).save(file, "PNG")
+    Image.fromarray(np.ascontiguousarray(image)).save(file, "PNG")
     return file.getvalue()
 
 

@@ -83,7 +83,7 @@ class Remote:
         copy: Why the quality is lower, such as ``"JPEG copy"``; None for official data.
     """
 
-    files: tuple[str, ...]
+    files: tuple[str, ...] = ()
     addresses: tuple[str, ...] = ()
     checksums: Mapping[str, str] = field(default_factory=dict)
     licence: str

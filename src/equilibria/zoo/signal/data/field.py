@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -279,18 +279,6 @@ class Field:
     def as_dict(self) -> dict[str, Any]:
         """The field as plain numbers and words, for a file."""
         return {**asdict(self), "shape": list(self.shape)}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Field:
-        """What `as_dict` gave.
-
-        Raises:
-            ValueError: If it is anything else.
-        """
-        try:
-            return cls(**{**content, "shape": tuple(content["shape"])})
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"no description of a signal ({error})") from None
 
 
 def _centres(count: int, start: float, length: float) -> Tensor:

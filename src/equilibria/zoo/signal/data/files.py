@@ -15,6 +15,7 @@ from torch import Tensor
 
 from equilibria.run.data.storage import DataError, reading, replace_file, write_folder
 from equilibria.zoo.io import image_files, sound, video
+from equilibria.zoo.io.colours import colour_png
 from equilibria.zoo.io.decode import resize
 from equilibria.zoo.io.naming import natural_key
 from equilibria.zoo.signal.data import mesh
@@ -86,16 +87,7 @@ def png(values: Tensor) -> bytes:
         raise ValueError(
             f"values of the shape {tuple(values.shape)}: expected (height, width, 1 or 3)"
         )
-    return png_of(pixels_of(values))
-
-
-def png_of(pixels: np.ndarray) -> bytes:
-    """Pixels, uint8, ``(height, width, 1 or 3)``, as a PNG file."""
-    from PIL import Image
-
-    content = io.BytesIO()
-    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(content, "PNG")
-    return content.getvalue()
+    return colour_png(_channels_first(values))
 
 
 def write_image(path: str | os.PathLike[str], values: Tensor) -> None:
@@ -379,7 +371,10 @@ def field_of(content: Mapping[str, Any]) -> Field | ShapeField:
     Raises:
         ValueError: If it is anything else.
     """
-    if not isinstance(content, Mapping):
-        raise ValueError(f"no description of a signal: {content!r}")
-    kind = content.get("kind")
-    return ShapeField.from_dict(content) if kind == "shape" else Field.from_dict(content)
+    try:
+        if content["kind"] == "shape":
+            given = {name: each for name, each in content.items() if name != "kind"}
+            return ShapeField(**{**given, "centre": tuple(map(float, content["centre"]))})
+        return Field(**{**content, "shape": tuple(content["shape"])})
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"no description of a signal ({error})") from None

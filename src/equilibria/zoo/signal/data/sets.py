@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from equilibria.run.data.storage import DataError, require
 from equilibria.words import nearest
 from equilibria.zoo.io.remote import Entry, Files, Remote
 from equilibria.zoo.signal.data.files import of_frames, of_pixels, read_sound, square
-from equilibria.zoo.signal.data.signal import Signal
+from equilibria.zoo.signal.data.signal import Signal, checksum_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +42,8 @@ class SignalSet:
         names = [each.name for each in signals]
         if not names or len({*names}) < len(names):
             raise ValueError(f"signals are called {names}: expected one or more different names")
-        total = hashlib.sha256()
-        for each in signals:
-            total.update(f"{each.name} {each.field}".encode())
-            total.update(each.values.contiguous().numpy().tobytes())
-        return cls(title=title, signals=(*signals,), checksum=f"sha256:{total.hexdigest()}")
+        whole = checksum_of(*((each.name, each.field, each.values) for each in signals))
+        return cls(title=title, signals=(*signals,), checksum=whole)
 
     def __len__(self) -> int:
         return len(self.signals)
@@ -162,7 +158,6 @@ TEXT_IMAGES = Entry(
     read=read_lettering,
     remotes=(
         Remote(
-            files=(),
             addresses=("matplotlib, its fonts DejaVu and STIX",),
             licence="Bitstream Vera and OFL 1.1 for the fonts",
         ),
@@ -243,13 +238,7 @@ PHOTOGRAPHS = Entry(
     name="photographs",
     title="photographs of scikit-image",
     read=read_photographs,
-    remotes=(
-        Remote(
-            files=(),
-            addresses=("scikit-image, skimage.data",),
-            licence="CC0 and public domain",
-        ),
-    ),
+    remotes=(Remote(addresses=("scikit-image, skimage.data",), licence="CC0 and public domain"),),
 )
 
 
@@ -337,11 +326,5 @@ STREET = Entry(
     name="street",
     title="street (frames of CamVid)",
     read=read_street,
-    remotes=(
-        Remote(
-            files=(),
-            addresses=("the data set camvid",),
-            licence="CC BY-NC 4.0, for research",
-        ),
-    ),
+    remotes=(Remote(addresses=("the data set camvid",), licence="CC BY-NC 4.0, for research"),),
 )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -55,6 +55,11 @@ class ShapeField:
     scale: float
     kind: str = dataclasses.field(default="shape", init=False)
 
+    inputs: ClassVar[int] = 3
+    """Coordinates of a point: x, y and z."""
+    outputs: ClassVar[int] = 1
+    """Values of a point: the logit of being inside."""
+
     def __post_init__(self) -> None:
         numbers = [*self.centre, self.scale]
         if len(numbers) != 4 or not all(map(math.isfinite, numbers)) or self.scale <= 0:
@@ -62,16 +67,6 @@ class ShapeField:
                 f"centre is {self.centre} and scale is {self.scale}: expected three finite numbers "
                 "and a positive one"
             )
-
-    @property
-    def inputs(self) -> int:
-        """Coordinates of a point: x, y and z."""
-        return 3
-
-    @property
-    def outputs(self) -> int:
-        """Values of a point: the logit of being inside."""
-        return 1
 
     def points(self, resolution: int) -> Points:
         """The points of a grid over the cube, from -1 to 1 along each axis.
@@ -91,19 +86,6 @@ class ShapeField:
     def as_dict(self) -> dict[str, Any]:
         """The field as plain numbers and words, for a file."""
         return {**asdict(self), "centre": list(self.centre)}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> ShapeField:
-        """What `as_dict` gave.
-
-        Raises:
-            ValueError: If it is anything else.
-        """
-        try:
-            given = {name: each for name, each in content.items() if name != "kind"}
-            return cls(**{**given, "centre": tuple(map(float, content["centre"]))})
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"no description of a shape ({error})") from None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

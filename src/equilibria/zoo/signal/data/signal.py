@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -82,6 +83,16 @@ def iou(found: Tensor, target: Tensor) -> float:
         )
     either = int((found | target).sum())
     return 1.0 if either == 0 else int((found & target).sum()) / either
+
+
+def checksum_of(*parts: tuple[object, ...]) -> str:
+    """Return ``sha256:...`` over signals: of each its name, its field, and tensors in an order."""
+    total = hashlib.sha256()
+    for name, field, *content in parts:
+        total.update(f"{name} {field}".encode())
+        for each in cast(list[Tensor], content):
+            total.update(each.contiguous().numpy().tobytes())
+    return f"sha256:{total.hexdigest()}"
 
 
 # --- signal ---------------------------------------------------------------------------------------

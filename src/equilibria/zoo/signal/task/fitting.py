@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 import torch
 from torch import Tensor
 
 from equilibria.metric import Metric, Sums
 from equilibria.run.data import storage
-from equilibria.run.data.storage import DataError, read_bytes, reading, replace_file
+from equilibria.run.data.storage import DataError, reading, replace_file
 from equilibria.run.models import ModelConfig
 from equilibria.zoo.signal.data import Field, ShapeField, field_of
 from equilibria.zoo.signal.data.signal import decibels
@@ -89,12 +88,9 @@ def suggest_scale(
     return scale / 2 if sines else scale
 
 
-def checksum_of(name: str, field: Field | ShapeField, *content: Tensor) -> str:
-    """Return ``sha256:...`` over a signal and what it means."""
-    total = hashlib.sha256(f"{name} {field}".encode())
-    for each in content:
-        total.update(each.contiguous().numpy().tobytes())
-    return f"sha256:{total.hexdigest()}"
+class _Stored(TypedDict):
+    name: str
+    field: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,22 +119,17 @@ class Described:
             DataError: there is none, or it is damaged.
         """
         path = folder / SIGNAL
-        with reading(path, json.JSONDecodeError, UnicodeDecodeError):
-            content = json.loads(read_bytes(path, storage.MOST))
         try:
-            if not isinstance(content, Mapping):
-                raise ValueError("no mapping")
-            return cls(name=str(content["name"]), field=field_of(content["field"]))
-        except (ValueError, KeyError) as error:
+            with reading(path):
+                content = storage.read(path, _Stored)
+            return cls(name=content["name"], field=field_of(content["field"]))
+        except ValueError as error:
             raise DataError(f"{path} is damaged ({error})") from None
 
 
 # --- measures -------------------------------------------------------------------------------------
 
 # Figures of signals: peak signal-to-noise ratio, and intersection over union.
-
-
-_PSNR = "The peak signal-to-noise ratio, 10 log10(peak^2 / mean squared error)"
 
 
 def psnr(peak: float, description: str) -> Metric:
@@ -150,11 +141,11 @@ def psnr(peak: float, description: str) -> Metric:
     """
 
     def figure(sums: Sums) -> float:
-        squares, count = sums["squares"], sums["counts"]
-        each = [decibels(s / n, peak) for s, n in zip(*_plain(squares, count), strict=True) if n]
+        squares, counts = sums["squares"].tolist(), sums["counts"].tolist()
+        each = [decibels(s / n, peak) for s, n in zip(squares, counts, strict=True) if n]
         return sum(each) / len(each) if each else math.nan
 
-    return _metric(figure, f"{_PSNR}{description}")
+    return _psnr(figure, description)
 
 
 def psnr_up_to_constant(peak: float) -> Metric:
@@ -167,25 +158,20 @@ def psnr_up_to_constant(peak: float) -> Metric:
         mean = sums["difference"] / count
         return decibels(float((sums["square"] / count - mean.square()).mean()), peak)
 
-    return _metric(
-        figure, f"{_PSNR}, after the constant that a gradient leaves free has been added."
-    )
+    return _psnr(figure, ", after the constant that a gradient leaves free has been added.")
 
 
-def _metric(figure: Callable[[Sums], float], description: str) -> Metric:
+def _psnr(figure: Callable[[Sums], float], description: str) -> Metric:
+    ratio = "The peak signal-to-noise ratio, 10 log10(peak^2 / mean squared error)"
     return Metric(
         name="psnr",
         figure=figure,
         label="PSNR",
-        description=description,
+        description=f"{ratio}{description}",
         higher_is_better=True,
         spec=".2f",
         unit=" dB",
     )
-
-
-def _plain(*tensors: Tensor) -> list[list[float]]:
-    return [each.tolist() for each in tensors]
 
 
 def errors(
@@ -232,35 +218,38 @@ def inside(logits: Tensor, target: Tensor, near: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _iou(kind: str) -> Callable[[Sums], float]:
+def _iou(name: str, kind: str, label: str, description: str) -> Metric:
+    """Return the metric intersection over union of the sums that `inside` gives of a kind."""
+
     def figure(sums: Sums) -> float:
         either = int(sums[f"{kind}_either"])
         return int(sums[f"{kind}_both"]) / either if either else 1.0
 
-    return figure
+    return Metric(
+        name=name,
+        figure=figure,
+        label=label,
+        description=description,
+        higher_is_better=True,
+        scale=100.0,
+        spec=".2f",
+        unit=" %",
+    )
 
 
-SURFACE_IOU = Metric(
-    name="iou",
-    figure=_iou("near"),
-    label="IoU near the surface",
-    description="Intersection over union of the shape and of what is taken for it, on points near "
-    "the surface, where fine detail shows.",
-    higher_is_better=True,
-    scale=100.0,
-    spec=".2f",
-    unit=" %",
+SURFACE_IOU = _iou(
+    "iou",
+    "near",
+    "IoU near the surface",
+    "Intersection over union of the shape and of what is taken for it, on points near the surface, "
+    "where fine detail shows.",
 )
 """Intersection over union on points near the surface."""
 
-CUBE_IOU = Metric(
-    name="iou_cube",
-    figure=_iou("cube"),
-    label="IoU in the cube",
-    description="The same on points that are drawn evenly from the cube.",
-    higher_is_better=True,
-    scale=100.0,
-    spec=".2f",
-    unit=" %",
+CUBE_IOU = _iou(
+    "iou_cube",
+    "cube",
+    "IoU in the cube",
+    "The same on points that are drawn evenly from the cube.",
 )
 """Intersection over union on points of the whole cube."""

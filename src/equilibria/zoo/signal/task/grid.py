@@ -16,10 +16,10 @@ from equilibria.run.models import Model, ModelConfig
 from equilibria.run.tasks.base import SampleTask
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Order, Part
 from equilibria.zoo.signal.data import Points, Signal
+from equilibria.zoo.signal.data.signal import checksum_of
 from equilibria.zoo.signal.model import gradient
 from equilibria.zoo.signal.task.fitting import (
     Described,
-    checksum_of,
     complete,
     deviations,
     errors,
@@ -102,7 +102,7 @@ class GridTask(SampleTask):
         points = signal.points
         super().__init__(
             {"train": _Samples(points, known, train), "test": _Samples(points, known, test)},
-            checksum_of(signal.name, field, signal.values),
+            checksum_of((signal.name, field, signal.values)),
         )
         self.source = title
         self.clip = field.kind != "sound"

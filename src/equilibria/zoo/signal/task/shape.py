@@ -15,11 +15,11 @@ from equilibria.run.tasks.base import Task, known
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
 from equilibria.zoo.io.ahead import Ahead
 from equilibria.zoo.signal.data import Shape
+from equilibria.zoo.signal.data.signal import checksum_of
 from equilibria.zoo.signal.task.fitting import (
     CUBE_IOU,
     SURFACE_IOU,
     Described,
-    checksum_of,
     complete,
     inside,
 )
@@ -62,7 +62,7 @@ class ShapeTask(Task):
         self.test = self.draw_points((_TEST, seed), test, test)
         vertices, faces = shape.mesh
         content = (torch.from_numpy(vertices), torch.from_numpy(faces), *self.test[1].values())
-        self.checksum = checksum_of(shape.name, shape.field, self.test[0], *content)
+        self.checksum = checksum_of((shape.name, shape.field, self.test[0], *content))
 
     def draw_points(
         self, seed: Sequence[int], near: int, even: int
