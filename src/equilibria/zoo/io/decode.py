@@ -9,6 +9,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
@@ -120,6 +121,24 @@ def open_image(path: Path) -> io.BufferedReader:
     return file
 
 
+def read_image(path: Path) -> bytes:
+    """The content of the file of an image; see `open_image`."""
+    with open_image(path) as file, reading(path):
+        return file.read()
+
+
+@contextmanager
+def refuse_damage(name: str | Path) -> Iterator[None]:
+    """Turn what a damaged image raises, which depends on its format, into a DataError."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"{name} is damaged ({reason}): remove or replace it") from None
+
+
 def identify_image(file: BinaryIO, name: str | Path) -> Image:
     """Open an image without decoding it.
 
@@ -128,17 +147,16 @@ def identify_image(file: BinaryIO, name: str | Path) -> Image:
     """
     from PIL import Image, UnidentifiedImageError
 
-    try:
-        image = Image.open(file)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise DataError(_too_large(name)) from None
-    except UnidentifiedImageError:
-        raise DataError(
-            f"{name} is not an image that Pillow can read, or its header is damaged: remove or "
-            "replace it"
-        ) from None
-    except Exception as error:  # a damaged header can raise anything
-        raise DataError(f"{name} is damaged ({error}): remove or replace it") from None
+    with refuse_damage(name):
+        try:
+            image = Image.open(file)
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+            raise DataError(_too_large(name)) from None
+        except UnidentifiedImageError:
+            raise DataError(
+                f"{name} is not an image that Pillow can read, or its header is damaged: remove or "
+                "replace it"
+            ) from None
     if image.width * image.height > 1_000_000 * MEGAPIXELS:
         raise DataError(_too_large(name, f"{image.height} x {image.width} pixels, "))
     return image
@@ -149,11 +167,9 @@ def refuse_pages(image: Image, name: str | Path) -> None:
 
     Those of a camera's .mpo are the same picture in other sizes: its first is taken.
     """
-    try:
+    with refuse_damage(name):
         more = getattr(image, "is_animated", False) and image.format != "MPO"
         pages = getattr(image, "n_frames", 2) if more else 1
-    except Exception as error:  # what a damaged file raises depends on its format
-        raise DataError(f"{name} is damaged ({error}): remove or replace it") from None
     if pages > 1:
         raise DataError(
             f"{name} has {pages} pages or frames, and one image is expected: extract those that "
@@ -185,10 +201,12 @@ def is_on_side(image: Image) -> bool:
     return orientation(image) in (5, 6, 7, 8)
 
 
-def turn_upright(image: Image, stored: int) -> Image:
-    """The image as a viewer shows it, given its `orientation`."""
+def load_upright(image: Image) -> Image:
+    """Decode an image, and turn it as a viewer shows it."""
     from PIL import Image
 
+    stored = orientation(image)
+    image.load()
     return image.transpose(Image.Transpose[_UPRIGHT[stored]]) if stored in _UPRIGHT else image
 
 
@@ -223,7 +241,7 @@ def pixels(
 
     image = identify_image(io.BytesIO(content), name)
     refuse_pages(image, name)
-    try:
+    with refuse_damage(name):
         width, height = image.size[::-1] if is_on_side(image) else image.size
         box = None if part is None else part(height, width)
         if box is not None and size is not None:
@@ -232,9 +250,7 @@ def pixels(
             shrink = max(size[0] / box[2], size[1] / box[3])
             draft = (math.ceil(2 * shrink * image.width), math.ceil(2 * shrink * image.height))
             image.draft(None, draft)
-        stored = orientation(image)
-        image.load()
-        image = turn_upright(image, stored)
+        image = load_upright(image)
         image = image if image.mode == mode else _in_eight_bits(image).convert(mode)
         if box is not None and size is not None:
             top, left, high, wide = box
@@ -246,9 +262,6 @@ def pixels(
                 return _average(np.array(image.crop(_whole(corners))), size)
             image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR, box=corners)
         found = np.array(image)
-    except Exception as error:  # what a damaged file raises depends on its format
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"{name} is damaged ({reason}): remove or replace it") from None
     size = found.shape[:2] if size is None else size
     if found.shape[:2] != size:
         raise DataError(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from equilibria.run.data.dataset import Split
-from equilibria.run.data.storage import DataError, reading, track
+from equilibria.run.data.storage import DataError, track
 from equilibria.zoo.io import decode
 from equilibria.zoo.io.decode import Box
 
@@ -143,8 +143,7 @@ def read(path: Path, *, grey: str | None = None) -> Tensor:
             channel, or is transparent somewhere; or is grey where that is refused. The message
             names it and says what to do.
     """
-    with decode.open_image(path) as file, reading(path):
-        content = file.read()
+    content = decode.read_image(path)
     image = decode.identify_image(io.BytesIO(content), path)
     decode.refuse_pages(image, path)
     mode = image.mode
@@ -158,10 +157,8 @@ def read(path: Path, *, grey: str | None = None) -> Tensor:
             f"{path} is {grey}: convert it to RGB, for example with ImageMagick: magick FILE "
             "-depth 8 PNG24:FILE.png"
         )
-    try:
-        stored = decode.orientation(image)
-        image.load()
-        image = decode.turn_upright(image, stored)
+    with decode.refuse_damage(path):
+        image = decode.load_upright(image)
         if "A" in mode or "a" in mode or "transparency" in image.info:
             image = image.convert("RGBA")
             lowest = image.getchannel("A").getextrema()[0]
@@ -172,11 +169,6 @@ def read(path: Path, *, grey: str | None = None) -> Tensor:
                     "black -alpha remove PNG24:FILE.png"
                 )
         found = np.array(image.convert("L" if mode in _GREY else "RGB"))
-    except DataError:
-        raise
-    except Exception as error:  # what a damaged file raises depends on its format
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"{path} is damaged ({reason}): remove or replace it") from None
     pixels = found.reshape(*found.shape[:2], -1).transpose(2, 0, 1)
     return torch.from_numpy(np.ascontiguousarray(pixels))
 
@@ -194,8 +186,8 @@ MEMORY = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageFiles:
-    """Images with their classes, decoded on demand.
+class ImageFiles(View):
+    """Images with their classes, decoded on demand and shown as a `View` says.
 
     Without a `crop`, a file always gives the same pixels: the middle of the image.
 
@@ -203,19 +195,11 @@ class ImageFiles:
         root: Folder of the files.
         names: Names of the files below it.
         targets: Classes, int64, ``(count,)``.
-        shape: Channels, height and width of an image as it is given out.
-        fits: Whether the files have that height and width already, and are shown as a whole.
-        share: The part of an image's shorter side that is shown otherwise, its middle.
-        area: Images are brought to `shape` as `resize` does, by means over areas.
     """
 
     root: Path
     names: Sequence[str] = field(repr=False)
     targets: Tensor = field(repr=False)
-    shape: tuple[int, int, int]
-    fits: bool
-    share: float = 1.0
-    area: bool = False
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -292,10 +276,4 @@ class ImageFiles:
 
     def _decode(self, name: str, drawn: Tensor | None = None, smallest: float = 1.0) -> np.ndarray:
         path = self.root / name
-        with decode.open_image(path) as file, reading(path):
-            content = file.read()
-        return self._view.pixels(content, path, drawn, smallest)
-
-    @property
-    def _view(self) -> View:
-        return View(shape=self.shape, fits=self.fits, share=self.share, area=self.area)
+        return self.pixels(decode.read_image(path), path, drawn, smallest)

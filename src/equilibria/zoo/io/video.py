@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -67,13 +68,19 @@ def read(path: Path) -> Iterator[Tensor]:
     if path.suffix.lower() in ANIMATED:
         yield from _animation(path)
         return
+    with _open(path) as container:
+        if not container.streams.video:
+            raise DataError(f"{path} holds no video")
+        for frame in container.decode(video=0):
+            yield _channels_first(frame.to_ndarray(format="rgb24"))
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Any]:
     module = import_av(path, "reading")
     try:
         with module.open(str(path)) as container:
-            if not container.streams.video:
-                raise DataError(f"{path} holds no video")
-            for frame in container.decode(video=0):
-                yield _channels_first(frame.to_ndarray(format="rgb24"))
+            yield container
     except (OSError, ValueError, module.error.FFmpegError) as error:
         raise DataError(f"{path} cannot be read as a video: {error}") from None
 
@@ -83,12 +90,9 @@ def _animation(path: Path) -> Iterator[Tensor]:
 
     with decode.open_image(path) as file:
         image = decode.identify_image(file, path)
-        try:
+        with decode.refuse_damage(path):
             for frame in ImageSequence.Iterator(image):
                 yield _channels_first(np.array(frame.convert("RGB")))
-        except Exception as error:  # what a damaged file raises depends on its format
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise DataError(f"{path} is damaged ({reason}): remove or replace it") from None
 
 
 def _channels_first(pixels: np.ndarray) -> Tensor:
@@ -105,13 +109,9 @@ def rate_of(path: Path) -> float | None:
         with decode.open_image(path) as file:
             duration = decode.identify_image(file, path).info.get("duration")
         return 1000 / duration if duration else None
-    module = import_av(path, "reading")
-    try:
-        with module.open(str(path)) as container:
-            rate = container.streams.video[0].average_rate if container.streams.video else None
-            return float(rate) if rate else None
-    except (OSError, ValueError, module.error.FFmpegError) as error:
-        raise DataError(f"{path} cannot be read as a video: {error}") from None
+    with _open(path) as container:
+        rate = container.streams.video[0].average_rate if container.streams.video else None
+        return float(rate) if rate else None
 
 
 def gif(file: Any, frames: Iterator[np.ndarray], rate: float) -> None:

@@ -241,13 +241,8 @@ def mask_pixels(content: bytes, name: str | Path) -> np.ndarray:
             f"{name} is a mask of mode {image.mode}: expected a PNG with 8 bits per pixel, grey or "
             "of palette colours, whose numbers are the classes"
         )
-    try:
-        stored = decode.orientation(image)
-        image.load()
-        found = np.asarray(decode.turn_upright(image, stored))
-    except Exception as error:  # what a damaged file raises depends on its format
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"{name} is damaged ({reason}): remove or replace it") from None
+    with decode.refuse_damage(name):
+        found = np.asarray(decode.load_upright(image))
     return found.astype(np.uint8) if image.mode == "1" else found // step
 
 
