@@ -19,7 +19,8 @@ from typing_extensions import override
 from equilibria.run.data.storage import DataError, open_file, reading
 
 LARGEST = 1 << 30
-"""Bytes to which an archive may unpack: those of CIFAR, the largest, have a fifth of it."""
+"""Bytes to which a file may unpack, where its content is not known: the archives of CIFAR, the
+largest, have a fifth of it."""
 
 _PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 """How an archive is unpacked, by its first bytes."""
@@ -37,14 +38,14 @@ _BLOCK = 1 << 20
 
 
 def members(
-    path: Path, wanted: Callable[[str], bool], largest: int | None = None
+    path: Path, wanted: Callable[[str], bool], largest: int = LARGEST
 ) -> Iterator[tuple[str, bytes]]:
     """The files of a tar archive, compressed or not, in its order.
 
     Args:
         path: The archive.
         wanted: Given the name of a file, returns whether to read it.
-        largest: Bytes to which the archive may unpack; None for `LARGEST`.
+        largest: Bytes to which the archive may unpack.
 
     Yields:
         Name and content of each file that is wanted.
@@ -59,15 +60,14 @@ def members(
 
 
 def open_members(
-    path: Path, wanted: Callable[[str], bool], largest: int | None = None
+    path: Path, wanted: Callable[[str], bool], largest: int = LARGEST
 ) -> Iterator[tuple[str, IO[bytes]]]:
     """As `members`, with each file open for reading until the next one is asked for.
 
     If reading one raises one of `DAMAGED`, it is for the caller to say what is damaged.
     """
-    largest = LARGEST if largest is None else largest
     with reading(path, *DAMAGED), open_file(path) as stored, _unpack(stored) as unpacked:
-        for entry, file in entries(_Limited(unpacked, path, largest)):
+        for entry, file in entries(Limited(unpacked, path, largest)):
             if wanted(name := entry.name.removeprefix("./")):
                 yield name, file
 
@@ -122,7 +122,7 @@ def _unpack(stored: BinaryIO) -> BinaryIO:
     return stored if unpack is None else cast(BinaryIO, unpack(stored))
 
 
-class _Limited:
+class Limited:
     """What an archive unpacks to, up to a limit: what its headers say binds nobody."""
 
     def __init__(self, file: BinaryIO, path: Path, largest: int) -> None:

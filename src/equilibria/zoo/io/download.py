@@ -20,12 +20,9 @@ from filelock import FileLock
 
 from equilibria.run.data.storage import DataError, open_file, reading, track, writing
 from equilibria.zoo.io import archive
+from equilibria.zoo.io.archive import LARGEST
 
-_HASHED = 1 << 20
-
-
-LARGEST = 1 << 30
-"""Bytes to which a file may unpack, where its content is not known."""
+_BLOCK = 1 << 20
 
 
 def digest(
@@ -45,15 +42,9 @@ def digest(
         open_file(path) as stored,
         gzip.open(stored) if unpacked else stored as file,
     ):
-        size = 0
-        while block := file.read(_HASHED):
+        limited = archive.Limited(file, path, largest) if unpacked else file
+        while block := limited.read(_BLOCK):
             total.update(block)
-            size += len(block)
-            if unpacked and size > largest:
-                raise DataError(
-                    f"{path} unpacks to more than {largest:,} bytes, so it is damaged or the "
-                    "wrong file: delete it and run again"
-                )
     return f"{algorithm}:{total.hexdigest()}"
 
 
@@ -93,9 +84,6 @@ def check_checksum(
 # --- fetch ----------------------------------------------------------------------------------------
 
 # Download one file: whole, checked, or not at all.
-
-
-_BLOCK = 1 << 20
 
 
 class _Unreachable(Exception):

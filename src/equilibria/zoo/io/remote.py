@@ -16,7 +16,8 @@ from torch import Tensor
 
 from equilibria import files
 from equilibria.run.data.storage import DataError, writing
-from equilibria.zoo.io.download import LARGEST, check_checksum, digest, fetch, mismatch
+from equilibria.zoo.io.archive import LARGEST
+from equilibria.zoo.io.download import check_checksum, digest, fetch, mismatch
 
 # --- locate ---------------------------------------------------------------------------------------
 

@@ -179,7 +179,7 @@ class PairFiles:
         if names.unknown:
             path = self.root / names.unknown
             mask = torch.from_numpy(
-                np.ascontiguousarray(decode.pixels(_content(path), path, "L", None))
+                np.ascontiguousarray(decode.pixels(decode.read_image(path), path, "L", None))
             )
             _check_size(path, mask.shape[1:], paths[0], first.shape[1:])
             valid = valid & (mask[0] == 0)
@@ -232,14 +232,9 @@ def list_files(folder: Path, ending: str = "") -> list[str]:
         )
 
 
-def _content(path: Path) -> bytes:
-    with decode.open_image(path) as file, reading(path):
-        return file.read()
-
-
 def _image(path: Path) -> Tensor:
     """An image of 8-bit RGB, uint8, ``(3, height, width)``."""
-    content = _content(path)
+    content = decode.read_image(path)
     image = decode.identify_image(io.BytesIO(content), path)
     # Pillow reads colours of 16 bits as those of 8 without a word; the decoder's arguments tell.
     deep = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))

@@ -123,9 +123,7 @@ def _read_folder(path: Path) -> Photographs:
     names = [str(path / name) for name in names if name.lower() not in STRAY]
 
     def of(name: str) -> Tensor:
-        with decode.open_image(Path(name)) as file, reading(name):
-            content = file.read()
-        pixels = decode.pixels(content, name, "RGB", None)
+        pixels = decode.pixels(decode.read_image(Path(name)), name, "RGB", None)
         return _shrink(torch.from_numpy(np.ascontiguousarray(pixels)))
 
     return Photographs.split(path.resolve().name, _read(decode.in_threads(of, names), path), names)
