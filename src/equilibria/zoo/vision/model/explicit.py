@@ -223,7 +223,5 @@ def _pair(inputs: int, outputs: int) -> nn.Sequential:
     """Two 3x3 convolutions, each with BatchNorm and ReLU."""
     layers: list[nn.Module] = []
     for width in (inputs, outputs):
-        conv = nn.Conv2d(width, outputs, 3, padding=1, bias=False)
-        nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
-        layers += [conv, BatchNorm2d(outputs), nn.ReLU()]
+        layers += [_conv(width, outputs, 3), BatchNorm2d(outputs), nn.ReLU()]
     return nn.Sequential(*layers)

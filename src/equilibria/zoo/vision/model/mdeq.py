@@ -208,44 +208,24 @@ class MultiscaleCell(nn.Module):
     point the single-stream DEQ.
 
     Args:
-        channels: of each resolution, the highest first.
-        expansion: width inside the blocks, in units of `channels`.
-        groups: of each GroupNorm.
-        dropout: share dropped in each block, with one mask per forward.
-        norm: GroupNorm, or none.
-        affine: whether the GroupNorm after the fusion has gains and shifts to learn.
-        initial: standard deviation of the kernels at the start; None for torch's own.
-        weight_normalised: kernels of the blocks, and those after fusion, are length times
-            direction.
+        config: what the blocks and the fusion are, and how their kernels are drawn.
 
     papers: Bai et al. 2020, sec. 3; Bai 2022 (thesis), sec. 3.1.
     """
 
-    def __init__(
-        self,
-        channels: Sequence[int],
-        *,
-        expansion: int,
-        groups: int,
-        dropout: float,
-        norm: Norm,
-        affine: bool,
-        initial: float | None,
-        weight_normalised: bool,
-    ) -> None:
+    def __init__(self, config: MultiscaleConfig) -> None:
         super().__init__()
-        self.channels = tuple(channels)
+        self.channels = tuple(config.channels)
+        groups, norm = config.groups, config.norm
+        kind: dict[str, Any] = {"groups": groups, "norm": norm, "dropout": config.dropout}
         self.blocks = nn.ModuleList(
-            ResidualBlock(width, expansion=expansion, groups=groups, dropout=dropout, norm=norm)
-            for width in channels
+            ResidualBlock(width, expansion=config.expansion, **kind) for width in self.channels
         )
-        fuses = len(self.channels) > 1
-        self.fusion = Fusion(channels, groups=groups, norm=norm, affine=affine) if fuses else None
-        if initial is not None:
-            for module in self.modules():
-                if isinstance(module, nn.Conv2d):
-                    nn.init.normal_(module.weight, std=initial)
-        if weight_normalised:
+        self.fusion = None
+        if len(self.channels) > 1:
+            self.fusion = Fusion(self.channels, groups=groups, norm=norm, affine=config.affine)
+        _draw_kernels(self, config.initial)
+        if config.weight_norm:
             for module in (self.blocks, *(() if self.fusion is None else (self.fusion.after,))):
                 weight_norm(module)
 
@@ -281,47 +261,42 @@ class MultiscaleCell(nn.Module):
 class Stem(nn.Sequential):
     """Two 3x3 convolutions and, where asked for, a 1x1 one, each with BatchNorm and ReLU.
 
-    Height and width are halved `halvings` times, rounded up. The stem stands before the solve: its
+    Height and width are halved `halvings` times, rounded up, by a stride of 2 in the first
+    convolutions; beyond two, a convolution is added for each. The stem stands before the solve: its
     BatchNorm does not trouble the fixed point.
 
     Args:
-        inputs: channels of an image.
-        channels: of the features.
-        halvings: of height and width, by a stride of 2 in the first convolutions; beyond two, a
-            convolution is added for each.
-        projection: whether the 1x1 convolution follows.
-        initial: standard deviation of the kernels at the start; None for torch's own.
+        config: how often height and width are halved, and whether the 1x1 convolution follows.
 
     papers: Bai et al. 2020, appendix A.
     """
 
-    def __init__(
-        self,
-        inputs: int,
-        channels: int,
-        *,
-        halvings: int,
-        projection: bool,
-        initial: float | None,
-    ) -> None:
+    def __init__(self, config: MultiscaleConfig) -> None:
+        (inputs, _, _), _ = config.require_shape()
+        channels, halvings = config.channels[0], config.halvings
         layers: list[nn.Module] = []
         for i in range(max(2, halvings)):
             stride = 2 if i < halvings else 1
-            kernel = nn.Conv2d(
-                inputs if i == 0 else channels, channels, 3, stride, padding=1, bias=False
-            )
-            layers += [kernel, BatchNorm2d(channels), nn.ReLU()]
-        if projection:
-            layers += [
-                nn.Conv2d(channels, channels, 1, bias=False),
-                BatchNorm2d(channels),
-                nn.ReLU(),
-            ]
+            layers += _conv_layers(inputs if i == 0 else channels, channels, 3, stride)
+        if config.projection:
+            layers += _conv_layers(channels, channels, 1)
         super().__init__(*layers)
-        if initial is not None:
-            for layer in layers:
-                if isinstance(layer, nn.Conv2d):
-                    nn.init.normal_(layer.weight, std=initial)
+        _draw_kernels(self, config.initial)
+
+
+def _conv_layers(
+    inputs: int, outputs: int, kernel: int, stride: int = 1, *, bias: bool = False
+) -> list[nn.Module]:
+    """A convolution, BatchNorm and ReLU."""
+    conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=bias)
+    return [conv, BatchNorm2d(outputs), nn.ReLU()]
+
+
+def _draw_kernels(module: nn.Module, deviation: float | None) -> None:
+    """Draw the kernels of all convolutions anew, normal with a deviation; None leaves torch's."""
+    for each in module.modules():
+        if deviation is not None and isinstance(each, nn.Conv2d):
+            nn.init.normal_(each.weight, std=deviation)
 
 
 # --- head -----------------------------------------------------------------------------------------
@@ -389,12 +364,10 @@ class ClassificationHead(nn.Module):
         outputs = [EXPANSION * width for width in inner]
         self.bottlenecks = nn.ModuleList(map(Bottleneck, channels, inner))
         self.down = nn.ModuleList(
-            nn.Sequential(
-                nn.Conv2d(above, below, 3, stride=2, padding=1), BatchNorm2d(below), nn.ReLU()
-            )
+            nn.Sequential(*_conv_layers(above, below, 3, stride=2, bias=True))
             for above, below in pairwise(outputs)
         )
-        self.last = nn.Sequential(nn.Conv2d(outputs[-1], final, 1), BatchNorm2d(final), nn.ReLU())
+        self.last = nn.Sequential(*_conv_layers(outputs[-1], final, 1, bias=True))
         self.classifier = nn.Linear(final, classes)
 
     def forward(self, states: Sequence[Tensor]) -> Tensor:
@@ -517,30 +490,6 @@ class MultiscaleConfig(VisionConfig):
             height, width = (height + 1) // 2, (width + 1) // 2
         return found
 
-    def stem(self) -> Stem:
-        """Return a new stem."""
-        (inputs, _, _), _ = self.require_shape()
-        return Stem(
-            inputs,
-            self.channels[0],
-            halvings=self.halvings,
-            projection=self.projection,
-            initial=self.initial,
-        )
-
-    def cell(self) -> MultiscaleCell:
-        """Return a new cell."""
-        return MultiscaleCell(
-            self.channels,
-            expansion=self.expansion,
-            groups=self.groups,
-            dropout=self.dropout,
-            norm=self.norm,
-            affine=self.affine,
-            initial=self.initial,
-            weight_normalised=self.weight_norm,
-        )
-
     @abc.abstractmethod
     def head(self) -> nn.Module:
         """Return a new head: states at all resolutions, the highest first -> the prediction."""
@@ -640,8 +589,8 @@ class MDEQ(EquilibriumModel):
     def __init__(self, config: MultiscaleConfig, **layer: Any) -> None:
         super().__init__()
         self.config = config
-        self.stem = config.stem()
-        cell = config.cell()
+        self.stem = Stem(config)
+        cell = MultiscaleCell(config)
         self.deq = DEQ(cell, init=cell.start, **layer)
         self.head = config.head()
         self.auxiliary = config.auxiliary_heads()
@@ -675,8 +624,8 @@ class MDEQUnrolled(Model):
     def __init__(self, config: UnrolledConfig) -> None:
         super().__init__()
         self.config = config
-        self.stem = config.stem()
-        self.cell = config.cell()
+        self.stem = Stem(config)
+        self.cell = MultiscaleCell(config)
         self.head = config.head()
         self.auxiliary = config.auxiliary_heads()
 

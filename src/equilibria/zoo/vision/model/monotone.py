@@ -5,9 +5,9 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -89,31 +89,30 @@ class Coupling(nn.Module):
 
     def forward(self, z: States) -> list[Tensor]:
         """Return the product with z."""
-        out = [_circular(x, k) for x, k in zip(z, self._same(), strict=True)]
-        for i, kernel in enumerate(self._down()):
+        out = [_circular(x, k) for x, k in zip(z, _weights(self.same), strict=True)]
+        for i, kernel in enumerate(_weights(self.down)):
             out[i + 1] = out[i + 1] + _circular(z[i], kernel, stride=2)
         return out
 
     def apply_transpose(self, y: States) -> list[Tensor]:
         """Return the product of the transposed matrix with y."""
-        out = [_circular(x, _transpose_kernel(k)) for x, k in zip(y, self._same(), strict=True)]
-        for i, kernel in enumerate(self._down()):
+        out = [
+            _circular(x, _transpose_kernel(k)) for x, k in zip(y, _weights(self.same), strict=True)
+        ]
+        for i, kernel in enumerate(_weights(self.down)):
             out[i] = out[i] + _circular(_spread(y[i + 1]), _transpose_kernel(kernel))
         return out
 
     def skew(self, z: States) -> list[Tensor]:
         """Return the product of the matrix less its transpose with z."""
-        out = [_circular(x, k - _transpose_kernel(k)) for x, k in zip(z, self._same(), strict=True)]
-        for i, kernel in enumerate(self._down()):
+        out = [
+            _circular(x, k - _transpose_kernel(k))
+            for x, k in zip(z, _weights(self.same), strict=True)
+        ]
+        for i, kernel in enumerate(_weights(self.down)):
             out[i + 1] = out[i + 1] + _circular(z[i], kernel, stride=2)
             out[i] = out[i] - _circular(_spread(z[i + 1]), _transpose_kernel(kernel))
         return out
-
-    def _same(self) -> list[Tensor]:
-        return _weights(self.same)
-
-    def _down(self) -> list[Tensor]:
-        return _weights(self.down)
 
 
 class Resolvent:
@@ -425,6 +424,61 @@ def _multiple(number: int, of: int) -> int:
 # Operator splitting: the methods that are made for monotone equilibrium networks.
 
 
+class _Splitter(Stepper):
+    """z and y as images, and back to the rows of a state.
+
+    Args:
+        cell: whose states are contiguous, so that a row lies as its image does.
+        alpha: step.
+    """
+
+    def __init__(self, cell: MonotoneCell, alpha: float) -> None:
+        self.cell, self.alpha = cell, alpha
+        self.shapes = cell.linear.shapes
+
+    @override
+    def step(self, now: Point) -> Rows:
+        y = self._images(now.f)
+        z = self.next(now, self.cell.activate(self._images(now.z)), y)
+        return [image.flatten(1) for image in self.cell.lift(z, y)]
+
+    @abc.abstractmethod
+    def next(self, now: Point, z: list[Tensor], y: list[Tensor]) -> list[Tensor]:
+        """The next z, from z and y = W z + u."""
+
+    @override
+    def select(self, index: Tensor) -> None:
+        pass
+
+    def _images(self, rows: Rows) -> list[Tensor]:
+        return [row.reshape(-1, *shape) for row, shape in zip(rows, self.shapes, strict=True)]
+
+
+class _ForwardBackward(_Splitter):
+    @override
+    def next(self, now: Point, z: list[Tensor], y: list[Tensor]) -> list[Tensor]:
+        return self.cell.activate([torch.lerp(a, b, self.alpha) for a, b in zip(z, y, strict=True)])
+
+
+class _PeacemanRachford(_Splitter):
+    def __init__(self, cell: MonotoneCell, alpha: float) -> None:
+        super().__init__(cell, alpha)
+        self.inverse = Resolvent(cell.linear, alpha)
+        self.u: list[Tensor] = []  # relu(u) is z, at the newest evaluation
+
+    @override
+    def next(self, now: Point, z: list[Tensor], y: list[Tensor]) -> list[Tensor]:
+        u = self.u or self._images(now.z)
+        parts = zip(z, y, u, strict=True)
+        moved = self.inverse([a - c + self.alpha * (b - a) for a, b, c in parts])
+        self.u = [a + 2.0 * b for a, b in zip(u, moved, strict=True)]
+        return self.cell.activate(self.u)
+
+    @override
+    def select(self, index: Tensor) -> None:
+        self.u = [u.index_select(0, index) for u in self.u]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Splitting(Solver, abc.ABC):
     """A splitting method for z = relu(W z + u), of a monotone model alone.
@@ -440,33 +494,22 @@ class Splitting(Solver, abc.ABC):
     """
 
     alpha: float = 1.0
+    _stepper: ClassVar[type[_Splitter]]
 
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.alpha, bool) or not isinstance(self.alpha, int | float):
-            raise TypeError(
-                f"{type(self).__name__}(alpha=...): expected a number, got {self.alpha!r}"
-            )
-        if not 0.0 < self.alpha < float("inf"):
-            raise ValueError(
-                f"{type(self).__name__}(alpha=...): expected a positive number, got {self.alpha!r}"
-            )
+        check_fields(self, "(0, inf)", "alpha")
 
     @override
     def bound_to(self, cell: object) -> Solver:
         if not isinstance(cell, MonotoneCell):
             raise self._refusal(f"the cell {type(cell).__name__}")
-        limits = {field.name: getattr(self, field.name) for field in fields(Solver)}
-        return _Bound(**limits, splitting=self, cell=cell)
+        return _Bound(**self.limits, splitting=self, cell=cell)
 
     @override
     def start(self, tracked: bool, jacobian: Jacobian | None) -> Stepper:
         raise self._refusal("this equation")
-
-    @abc.abstractmethod
-    def stepper(self, cell: MonotoneCell) -> Stepper:
-        """The method's memory for one solve of this cell, empty."""
 
     def _refusal(self, what: str) -> TypeError:
         return TypeError(
@@ -485,9 +528,7 @@ class ForwardBackward(Splitting):
     Source: Winston and Kolter 2020, sec. 3.3.
     """
 
-    @override
-    def stepper(self, cell: MonotoneCell) -> Stepper:
-        return _ForwardBackward(cell, self.alpha)
+    _stepper = _ForwardBackward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -507,9 +548,7 @@ class PeacemanRachford(Splitting):
     Source: Winston and Kolter 2020, sec. 3.3.
     """
 
-    @override
-    def stepper(self, cell: MonotoneCell) -> Stepper:
-        return _PeacemanRachford(cell, self.alpha)
+    _stepper = _PeacemanRachford
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -522,66 +561,4 @@ class _Bound(Solver):
     @override
     def start(self, tracked: bool, jacobian: Jacobian | None) -> Stepper:
         with torch.set_grad_enabled(tracked):
-            return self.splitting.stepper(self.cell)
-
-
-class _Splitter(Stepper):
-    """z and y as images, and back to the rows of a state.
-
-    Args:
-        cell: whose states are contiguous, so that a row lies as its image does.
-    """
-
-    def __init__(self, cell: MonotoneCell) -> None:
-        self.cell = cell
-        self.shapes = cell.linear.shapes
-
-    @override
-    def step(self, now: Point) -> Rows:
-        y = self._images(now.f)
-        return _rows(self.cell.lift(self.next(now, self.cell.activate(self._images(now.z)), y), y))
-
-    @abc.abstractmethod
-    def next(self, now: Point, z: list[Tensor], y: list[Tensor]) -> list[Tensor]:
-        """The next z, from z and y = W z + u."""
-
-    @override
-    def select(self, index: Tensor) -> None:
-        pass
-
-    def _images(self, rows: Rows) -> list[Tensor]:
-        return [row.reshape(-1, *shape) for row, shape in zip(rows, self.shapes, strict=True)]
-
-
-class _ForwardBackward(_Splitter):
-    def __init__(self, cell: MonotoneCell, alpha: float) -> None:
-        super().__init__(cell)
-        self.alpha = alpha
-
-    @override
-    def next(self, now: Point, z: list[Tensor], y: list[Tensor]) -> list[Tensor]:
-        return self.cell.activate([torch.lerp(a, b, self.alpha) for a, b in zip(z, y, strict=True)])
-
-
-class _PeacemanRachford(_Splitter):
-    def __init__(self, cell: MonotoneCell, alpha: float) -> None:
-        super().__init__(cell)
-        self.alpha = alpha
-        self.inverse = Resolvent(cell.linear, alpha)
-        self.u: list[Tensor] = []  # relu(u) is z, at the newest evaluation
-
-    @override
-    def next(self, now: Point, z: list[Tensor], y: list[Tensor]) -> list[Tensor]:
-        u = self.u or self._images(now.z)
-        parts = zip(z, y, u, strict=True)
-        moved = self.inverse([a - c + self.alpha * (b - a) for a, b, c in parts])
-        self.u = [a + 2.0 * b for a, b in zip(u, moved, strict=True)]
-        return self.cell.activate(self.u)
-
-    @override
-    def select(self, index: Tensor) -> None:
-        self.u = [u.index_select(0, index) for u in self.u]
-
-
-def _rows(images: Sequence[Tensor]) -> Rows:
-    return [image.flatten(1) for image in images]
+            return self.splitting._stepper(self.cell, self.splitting.alpha)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,9 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria import files
 from equilibria.checks import check_fields
-from equilibria.metric import Sums
 from equilibria.run.data import Dataset, Split, available, load
 from equilibria.run.data.dataset import Samples
 from equilibria.run.data.storage import DataError
@@ -32,7 +28,7 @@ from equilibria.zoo.vision.data.shards.images import ShardImages
 from equilibria.zoo.vision.model.config import VisionConfig
 from equilibria.zoo.vision.task.batches import Photographs, crop_images, flip_images, shift_images
 from equilibria.zoo.vision.task.pixels import confusion
-from equilibria.zoo.vision.task.seen import IMAGES, ImageTaskConfig, Seen
+from equilibria.zoo.vision.task.seen import IMAGES, ImageTask, ImageTaskConfig, Seen, check_heads
 from equilibria.zoo.vision.task.streaming import StreamedImages
 
 LISTED = 100
@@ -125,7 +121,7 @@ class ImageClassification(ImageTaskConfig):
         return ClassificationTask(config, data_dir, seen)
 
 
-class ClassificationTask(LabelledTask):
+class ClassificationTask(ImageTask, LabelledTask):
     """Images (n, channels, height, width) with labels (n,).
 
     Args:
@@ -187,17 +183,7 @@ class ClassificationTask(LabelledTask):
                 f"classes; set model.shape and model.classes to that (they are {tuple(shape)} and "
                 f"{classes})"
             )
-        heads = bool(getattr(config, "auxiliary", False))
-        if heads and not self.auxiliary:
-            raise ValueError(
-                "model.auxiliary is true, and nothing would train these heads: give their loss a "
-                "weight with task.auxiliary, or set model.auxiliary to false"
-            )
-        if self.auxiliary and not heads:
-            raise ValueError(
-                f"task.auxiliary is {self.auxiliary:g}, and the model has no heads for such a "
-                "loss: set task.auxiliary to 0, or model.auxiliary to true in a model that has it"
-            )
+        check_heads("auxiliary", self.auxiliary, bool(getattr(config, "auxiliary", False)))
         return config
 
     def _check_size(self, config: ClassifierConfig) -> None:
@@ -256,31 +242,13 @@ class ClassificationTask(LabelledTask):
         return found
 
     @override
-    def record(self, sums: Sums) -> dict[str, Any]:
-        """Return how many images of class i were taken for class j, by rows."""
-        return {"confusion": sums["confusion"].tolist()} if "confusion" in sums else {}
-
-    @override
     def save(self, folder: Path) -> None:
-        """Write images.json: names of the classes, and what was done to pixels in [0, 1]."""
-        content = {
-            "kind": "classification",
-            "source": self.source,
-            "labels": self.labels,
-            "shape": self.shape,
-            "normalise": None if self.statistics is None else dataclasses.asdict(self.statistics),
-            "resize": self._resize(),
-        }
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        files.write_text(folder / IMAGES, text)
-
-    def _resize(self) -> dict[str, Any] | None:
-        """How images were brought to a size, as `Resize.of` reads it."""
-        if self.config.size is None:
-            return None
-        share = SHOWN if self.config.crop is not None else 1.0
-        way = "area" if self.area else "linear"
-        return {"size": [self.config.size] * 2, "share": share, "fit": "square", "filter": way}
+        resize = None
+        if (size := self.config.size) is not None:
+            share = SHOWN if self.config.crop is not None else 1.0
+            way = "area" if self.area else "linear"
+            resize = {"size": [size, size], "share": share, "fit": "square", "filter": way}
+        self.write_images(folder, "classification", resize)
 
 
 # --- sources --------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from equilibria.zoo.io.decode import resize
 from equilibria.zoo.vision.data.shards import dataset as shards
 from equilibria.zoo.vision.task import baselines
 from equilibria.zoo.vision.task.classification import ClassificationTask, ImageClassification
-from equilibria.zoo.vision.task.seen import ImageTaskConfig
+from equilibria.zoo.vision.task.seen import Auto, ImageTaskConfig
 
 # --- mirroring ------------------------------------------------------------------------------------
 
@@ -129,9 +129,6 @@ def _share(right: Tensor) -> float:
 # --- own images -----------------------------------------------------------------------------------
 
 
-Auto = Literal["auto"]
-"""Stands for a value that follows from the data."""
-
 SIZES = (64, 48, 32)
 """Pixels a side that images are brought to, by `size: auto`."""
 
@@ -192,18 +189,9 @@ class OwnImages(ImageTaskConfig):
 
     def plain(self) -> ImageClassification:
         """Return the same task without what follows from the data: null or none in its place."""
-        return ImageClassification(
-            data=self.data,
-            size=None if self.size == "auto" else self.size,
-            channels=None if self.channels == "auto" else self.channels,
-            samples=self.samples,
-            valid=self.valid,
-            flip=self.flip is True,
-            shift=0 if self.shift == "auto" else self.shift,
-            crop=self.crop,
-            normalise=self.normalise,
-            label_smoothing=self.label_smoothing,
-        )
+        values: dict[str, Any] = vars(self)
+        given = {k: value for k, value in values.items() if k == "data" or value != "auto"}
+        return ImageClassification(**given)
 
     @override
     def load(self, data_dir: Path | None = None) -> OwnImagesTask:

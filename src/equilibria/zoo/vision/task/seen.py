@@ -1,5 +1,7 @@
 """How the images of a run were seen: which class has which number, and what was done to pixels."""
 
+import dataclasses
+import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,16 +12,21 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from equilibria import files
+from equilibria.metric import Sums
 from equilibria.run.data import available, storage
 from equilibria.run.data.dataset import Dataset, Samples
 from equilibria.run.data.storage import DataError, reading
-from equilibria.run.tasks import TaskConfig
+from equilibria.run.tasks.base import Task, TaskConfig
 from equilibria.run.tasks.normalisation import Statistics
 from equilibria.words import listed
 from equilibria.zoo.vision.data.shards.images import ShardImages
 
 IMAGES = "images.json"
 """The file of a run folder that tells what classes are called and how images were seen."""
+
+Auto = Literal["auto"]
+"""Stands for a value that follows from the data."""
 
 _LISTED = 5
 """Classes that a message names."""
@@ -206,6 +213,69 @@ class ImageTaskConfig(TaskConfig):
             return None
         images = pictures([data], without=run / "predictions")
         return predict.iterate_batches(images, Seen.read(run / IMAGES), batches, size, seed)
+
+
+class ImageTask(Task):
+    """What tasks on images have in common: how often classes are confused, and images.json.
+
+    Attributes:
+        labels: names of the classes, in the order of their numbers.
+        shape: channels, height and width of an image.
+        statistics: those by which images are normalised; None where they are not.
+    """
+
+    labels: tuple[str, ...]
+    shape: tuple[int, ...]
+    statistics: Statistics | None
+
+    @override
+    def record(self, sums: Sums) -> dict[str, Any]:
+        """Return how many images, or pixels, of class i were taken for class j, by rows."""
+        return {"confusion": sums["confusion"].tolist()} if "confusion" in sums else {}
+
+    def write_images(
+        self, folder: Path, kind: str, resize: Mapping[str, Any] | None, **more: Any
+    ) -> None:
+        """Write images.json: names of the classes, and what was done to pixels in [0, 1].
+
+        Args:
+            folder: of the run.
+            kind: see `Seen`.
+            resize: as `Resize.of` reads it.
+            more: further keys.
+        """
+        normal = None if self.statistics is None else dataclasses.asdict(self.statistics)
+        content = {
+            "kind": kind,
+            "source": self.source,
+            "labels": self.labels,
+            "shape": self.shape,
+            "normalise": normal,
+            "resize": resize,
+            **more,
+        }
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        files.write_text(folder / IMAGES, text)
+
+
+def check_heads(name: str, weight: float, has_heads: bool) -> None:
+    """Raise ValueError for heads that no loss would train, or a loss without heads.
+
+    Args:
+        name: of the loss's weight in the task.
+        weight: of the loss.
+        has_heads: whether the model has heads for it.
+    """
+    if has_heads and not weight:
+        raise ValueError(
+            f"the model has a head for task.{name}, and nothing would train it: give its loss a "
+            f"weight with task.{name}, or take the head away"
+        )
+    if weight and not has_heads:
+        raise ValueError(
+            f"task.{name} is {weight:g}, and the model has no head for such a loss: set it to 0, "
+            "or take a model that has one"
+        )
 
 
 def _renumber(samples: Samples, numbers: list[int]) -> Samples:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from equilibria import files
 from equilibria.checks import check_fields
-from equilibria.metric import Sums
 from equilibria.run.data import available, load
 from equilibria.run.data.storage import DataError
 from equilibria.run.models import Model, ModelConfig
-from equilibria.run.tasks.base import Task, TaskConfig, known
+from equilibria.run.tasks.base import TaskConfig, known
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
 from equilibria.run.tasks.normalisation import Statistics
 from equilibria.zoo.vision.data.segmentation import VOID, MaskedImages, SegmentationSet
@@ -30,13 +26,17 @@ from equilibria.zoo.vision.model.config import VisionConfig
 from equilibria.zoo.vision.model.segmentation import upsample
 from equilibria.zoo.vision.task import baselines, pixels
 from equilibria.zoo.vision.task.batches import Scenes, View
-from equilibria.zoo.vision.task.seen import IMAGES, ImageTaskConfig, Seen
+from equilibria.zoo.vision.task.seen import (
+    IMAGES,
+    Auto,
+    ImageTask,
+    ImageTaskConfig,
+    Seen,
+    check_heads,
+)
 
 READ = 500
 """Images that the statistics are taken from, at most."""
-
-Auto = Literal["auto"]
-"""Stands for a value that follows from the data."""
 
 AREA = 120 * 160
 """Pixels of an image, by `size: auto`."""
@@ -101,11 +101,9 @@ class ImageSegmentation(ImageTaskConfig):
         if self.channels not in (None, 1, 3):
             raise ValueError(f"channels must be 1, 3 or null; got {self.channels}")
         check_fields(self, "[1, inf)", "samples")
-        if self.hard is not None and not 0.0 < self.hard <= 1.0:
-            raise ValueError(f"hard is a probability, in (0, 1], or null; got {self.hard}")
-        for name, most in (("colour", 1.0), ("hardest", 1.0), ("balance", 2.0)):
-            if not 0.0 <= getattr(self, name) <= most:
-                raise ValueError(f"{name} must lie in [0, {most:g}]; got {getattr(self, name)}")
+        check_fields(self, "(0, 1]", "hard")
+        check_fields(self, "[0, 1]", "colour", "hardest")
+        check_fields(self, "[0, 2]", "balance")
         check_fields(self, "[0, inf)", "auxiliary", "presence")
 
     @override
@@ -131,7 +129,7 @@ class ImageSegmentation(ImageTaskConfig):
         return SegmentationTask(replace(self, samples=None, channels=channels), data_dir, seen)
 
 
-class SegmentationTask(Task):
+class SegmentationTask(ImageTask):
     """Images (n, channels, height, width) with masks (n, height, width) of classes.
 
     Args:
@@ -161,11 +159,7 @@ class SegmentationTask(Task):
         self.config = config
         found: SegmentationSet = load(data, data_dir, size=config.size, **options)
         splits = {"train": found.train, "valid": found.valid, "test": found.test}
-        self.images = {
-            name: images.decode_all()
-            for name, images in splits.items()
-            if images is not None and len(images)
-        }
+        self.images = {name: each.decode_all() for name, each in splits.items() if each}
         if config.samples is not None:
             self.images["train"] = _spread(self.images["train"], config.samples)
         self.checksum = found.checksum
@@ -178,21 +172,19 @@ class SegmentationTask(Task):
         if seen is not None:
             self.baseline = ""  # other images are compared with nothing
             self.numbers = torch.full((256,), VOID)
-            self.numbers[: len(found.labels)] = torch.tensor(
-                seen.numbers(found.labels, found.title)
-            )
+            numbers = torch.tensor(seen.numbers(found.labels, found.title))
+            self.numbers[: len(numbers)] = numbers
         channels = self.images["test"].channels
         high, wide = self._usual_size() if seen is None else seen.shape[1:]
         self.shape = (channels, high, wide)
-        if seen is None:
-            self.statistics = self._statistics() if config.normalise else None
-        else:
-            self.statistics = seen.statistics
-            if channels != seen.shape[0]:
-                raise DataError(
-                    f"the images of {found.title} have {channels} channels, and the run's have "
-                    f"{seen.shape[0]}"
-                )
+        if seen is not None and channels != seen.shape[0]:
+            raise DataError(
+                f"the images of {found.title} have {channels} channels, and the run's have "
+                f"{seen.shape[0]}"
+            )
+        self.statistics = None if seen is None else seen.statistics
+        if config.normalise and seen is None:
+            self.statistics = self._statistics()
         self.auxiliary = config.auxiliary
         self.metrics = pixels.confusion_metrics(self.labels)
         if config.presence:
@@ -254,27 +246,13 @@ class SegmentationTask(Task):
             ("auxiliary", bool(getattr(config, "auxiliary", False))),
             ("presence", "presence" in getattr(config, "heads", ())),
         ):
-            weight = getattr(self.config, name)
-            if heads and not weight:
-                raise ValueError(
-                    f"the model has a head for task.{name}, and nothing would train it: give its "
-                    f"loss a weight with task.{name}, or take the head away"
-                )
-            if weight and not heads:
-                raise ValueError(
-                    f"task.{name} is {weight:g}, and the model has no head for such a loss: set it "
-                    "to 0, or take a model that has one"
-                )
+            check_heads(name, getattr(self.config, name), heads)
         return config
 
     @override
     def feed(self, batch_size: int, seed: int) -> Feed:
-        view = View(
-            crop=self.crop,
-            scale=self.config.scale,
-            flip=self.config.flip,
-            colour=self.config.colour,
-        )
+        config = self.config
+        view = View(crop=self.crop, scale=config.scale, flip=config.flip, colour=config.colour)
         return Scenes(self.images["train"], batch_size, seed, view=view, statistics=self.statistics)
 
     @override
@@ -342,11 +320,6 @@ class SegmentationTask(Task):
             )
         return found
 
-    @override
-    def record(self, sums: Sums) -> dict[str, Any]:
-        """Return how many pixels of class i were taken for class j, by rows."""
-        return {"confusion": sums["confusion"].tolist()}
-
     def present_classes(self, targets: Tensor) -> Tensor:
         """Return which classes masks have, (n, classes) bool."""
         numbers = torch.arange(self.classes, device=targets.device)
@@ -357,27 +330,15 @@ class SegmentationTask(Task):
         """Return what boosted trees on the colour and place of single pixels reach."""
         train, test = self.images["train"], self.images[known(self, split)]
         matrix = baselines.confusion(train, test, self.classes, balance=0.5)
-        sums = {"confusion": matrix}
-        names = {metric.name: metric.figure for metric in self.metrics}
-        names.pop(pixels.PRESENCE.name, None)
-        return {name: figure(sums) for name, figure in names.items() if figure is not None}
+        metrics = pixels.confusion_metrics(self.labels)
+        return {m.name: m.figure({"confusion": matrix}) for m in metrics if m.figure is not None}
 
     @override
     def save(self, folder: Path) -> None:
-        """Write images.json: classes with their colours, and what was done to pixels."""
         size = self.config.size
-        content = {
-            "kind": "segmentation",
-            "source": self.source,
-            "labels": self.labels,
-            "shape": self.shape,
-            "normalise": None if self.statistics is None else dataclasses.asdict(self.statistics),
-            "resize": None if size is None else {"size": size, "share": 1.0, "fit": "stretch"},
-            "colours": self.colours,
-            "values": self.values,
-        }
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        files.write_text(folder / IMAGES, text)
+        resize = None if size is None else {"size": size, "share": 1.0, "fit": "stretch"}
+        more = {"colours": self.colours, "values": self.values}
+        self.write_images(folder, "segmentation", resize, **more)
 
 
 def _spread(images: MaskedImages, count: int) -> MaskedImages:
