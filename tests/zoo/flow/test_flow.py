@@ -370,7 +370,7 @@ def test_the_same_command_continues_and_another_is_refused(run, frames, tmp_path
 
 
 def test_a_signal_keeps_all_rows(run, frames, tmp_path, monkeypatch):
-    written = engine._written
+    written = engine._write_pair
     calls = []
 
     def once(*arguments):
@@ -379,7 +379,7 @@ def test_a_signal_keeps_all_rows(run, frames, tmp_path, monkeypatch):
             os.kill(os.getpid(), signal.SIGTERM)
         return written(*arguments)
 
-    monkeypatch.setattr(engine, "_written", once)
+    monkeypatch.setattr(engine, "_write_pair", once)
     flow(run, frames, "--out", tmp_path / "out", status=75)
     assert len(rows(tmp_path / "out")) == 2
     flow(run, frames, "--out", tmp_path / "out")

@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,14 +37,14 @@ from equilibria.run.cli.parser import Parser, Stopped, UserError
 from equilibria.run.cli.status import DONE, ERROR
 from equilibria.run.plugins import SOLVERS
 from equilibria.words import others
-from equilibria.zoo.flow.commands.words import Totals, line, saved
+from equilibria.zoo.flow.commands.words import Totals, describe_row, describe_saving
 from equilibria.zoo.flow.data import write_flow
 from equilibria.zoo.flow.predict import frames as reader
 from equilibria.zoo.flow.predict.engine import (
     FOLDER,
     Deadline,
     Options,
-    allowed,
+    allow_evals,
     check_pair,
     field_of,
     go_through,
@@ -64,6 +65,10 @@ ENDINGS = (".flo", ".pfm", ".png")
 """Of files of flow."""
 
 
+_LEAST = {"scale": None, "deadline": None, "fps": None, "rtol": 0, "max_evals": 1, "compare": 0}
+"""What numbers must be at least, or None for positive."""
+
+
 def main(argv: Sequence[str]) -> int:
     """Run `equilibria flow` with the words `argv` and return the exit status."""
     arguments = _parser().parse_args(list(argv))
@@ -74,12 +79,7 @@ def main(argv: Sequence[str]) -> int:
     if run.Folder(path).recipe.is_file():
         precision = run.Folder(path).read_recipe().precision
     accelerator = evaluation.accelerator(precision, arguments.device)
-    wanted = Wanted(
-        solver=arguments.solver,
-        rtol=arguments.rtol,
-        max_evals=arguments.max_evals,
-        correlation=arguments.correlation,
-    )
+    wanted = Wanted(**{each.name: getattr(arguments, each.name) for each in fields(Wanted)})
     inputs = [Path(each).expanduser() for each in arguments.images]
     pair = len(inputs) == 2 and not any(each.is_dir() for each in inputs)
     if not pair and arguments.out is None:
@@ -194,16 +194,13 @@ def _check(arguments: Any) -> None:
         raise UserError("--data-dir is for --submit: name the images themselves")
     if arguments.solver is not None:
         arguments.solver = resolve(arguments.solver)
-    for name in ("scale", "deadline", "fps"):
+    for name, least in _LEAST.items():
         value = getattr(arguments, name)
-        if value is not None and not 0 < value < math.inf:
-            raise UserError(f"--{name} must be a positive number; got {value:g}")
-    if arguments.rtol is not None and not 0 <= arguments.rtol < math.inf:
-        raise UserError(f"--rtol must be 0 or more; got {arguments.rtol:g}")
-    if arguments.max_evals is not None and arguments.max_evals < 1:
-        raise UserError(f"--max-evals must be 1 or more; got {arguments.max_evals}")
-    if arguments.compare is not None and arguments.compare < 0:
-        raise UserError(f"--compare must be 0 or more; got {arguments.compare}")
+        if value is None:
+            continue
+        if not (value >= least if least is not None else value > 0) or value == math.inf:
+            must = "a positive number" if least is None else f"{least} or more"
+            raise UserError(f"--{name.replace('_', '-')} must be {must}; got {value:g}")
     if arguments.compare is not None and not arguments.reuse:
         raise UserError("--compare says what --reuse saves: leave it out, or give both")
     if arguments.fps is not None and arguments.video is None:
@@ -256,12 +253,11 @@ def _two(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Outp
     (pair,) = reader.pair_frames(reader.find_frames(inputs))
     first, second = pair.first.load(), pair.second.load()
     check_pair(network, pair, first, second)
-    text = memory_of(network, *first.shape[1:])
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    _say(console, memory_of(network, *first.shape[1:]))
     options = _options(arguments)
     limit = None
     if options.deadline is not None:
-        limit = allowed(Deadline(options.deadline), network, first, second)
+        limit = allow_evals(Deadline(options.deadline), network, first, second)
     found = network.estimate(first, second, max_evals=limit)
     row = row_of(pair, found, network, options, limit=limit)
     flow, cut = field_of(found.flow, out.suffix.lower())
@@ -271,28 +267,19 @@ def _two(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Outp
     files.write_bytes(beside["convergence"], colour_png(change_colours(found.change.numpy())))
     row |= {"flow": out.name, "scale": scale, **({"cut_to_512": cut} if cut else {})}
     files.write_json(beside["row"], {**network.about, **row})
-    console.print(line(row, pair.name), markup=False, highlight=False, soft_wrap=True)
-    console.done(f"Written to {out}, and beside it {_listed(beside)}", out)
+    _say(console, describe_row(row, pair.name))
+    colours, convergence, figures = (path.name for path in beside.values())
+    console.done(f"Written to {out}, and beside it {colours}, {convergence} and {figures}", out)
     return DONE
 
 
-def _listed(beside: Mapping[str, Path]) -> str:
-    names = [path.name for path in beside.values()]
-    return f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 def _options(arguments: Any, **changes: Any) -> Options:
-    compare = Options.compare if arguments.compare is None else arguments.compare
-    deadline = None if arguments.deadline is None else arguments.deadline / 1000
-    return Options(
-        **{
-            "ending": f".{arguments.format or 'flo'}",
-            "reuse": arguments.reuse,
-            "compare": compare,
-            "deadline": deadline,
-            **changes,
-        }
-    )
+    given: dict[str, Any] = {"ending": f".{arguments.format or 'flo'}", "reuse": arguments.reuse}
+    if arguments.compare is not None:
+        given["compare"] = arguments.compare
+    if arguments.deadline is not None:
+        given["deadline"] = arguments.deadline / 1000
+    return Options(**{**given, **changes})
 
 
 def _many(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Output) -> int:
@@ -304,24 +291,22 @@ def _many(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Out
     if benchmark is None:
         frames = reader.find_frames(inputs, without=out)
         options, inside = _options(arguments), "flow"
-        source = (
-            str(inputs[0].absolute()) if len(inputs) == 1 else [str(p.absolute()) for p in inputs]
-        )
+        places = [str(path.absolute()) for path in inputs]
+        source = places[0] if len(places) == 1 else places
         pairs = reader.pair_frames(frames)
     else:
         root = benchmark.root(arguments.data_dir)
         pairs, inside = benchmark.pairs(root), benchmark.inside
         options = _options(arguments, ending=benchmark.ending, maps=False)
         source = str(root.absolute())
-    chosen = {f.name: getattr(options, f.name) for f in fields(options)}
-    about = {**network.about, "images": source, **chosen}
+    about = {**network.about, "images": source, **vars(options)}
     shown = Totals()
 
     def progress(row: Mapping[str, Any]) -> None:
         shown.add(row)
         name = Path(row.get("flow", row["path"])).with_suffix("").as_posix()
         name = name.removeprefix("flow/") if "flow" in row else Path(row["path"]).name
-        console.print(line(row, name), markup=False, highlight=False, soft_wrap=True)
+        _say(console, describe_row(row, name))
 
     with (
         stops.caught() as signals,
@@ -329,7 +314,7 @@ def _many(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Out
         signals.deferred(),
     ):
         if begun := len(rows.done):
-            console.print(f"{begun:,} pairs already have a row", markup=False)
+            console.print(f"{begun:,} pairs already have a row")
         finished = go_through(
             network,
             pairs,
@@ -337,9 +322,7 @@ def _many(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Out
             options,
             folder=inside,
             progress=progress,
-            announce=lambda text: console.print(
-                text, markup=False, highlight=False, soft_wrap=True
-            ),
+            announce=partial(_say, console),
             stop=lambda: bool(signals.received),
         )
         rows.tabulate()
@@ -358,47 +341,39 @@ def _many(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Out
     return _summary(rows, totals, network, arguments, console)
 
 
+def _say(console: Output, text: str, style: str | None = None) -> None:
+    console.print(text, style=style, highlight=False, soft_wrap=True)
+
+
 def _draw(rows: Journal, arguments: Any, console: Output) -> None:
     rate = 15.0 if arguments.fps is None else arguments.fps
     if arguments.video is not None:
         arguments.video.parent.mkdir(parents=True, exist_ok=True)
     scale, count, shown = draw_all(rows, arguments.scale, arguments.video, rate)
     given = "" if arguments.scale else ", the 99th percentile of all"
-    some = (
-        ""
-        if arguments.video is None or shown == count
-        else (f"; {arguments.video} has the {shown:,} that are as large as the first")
-    )
-    console.print(
-        f"{count:,} pictures in {rows.folder / 'colours'}: full colour is {scale:.3g} px{given}"
-        f"{some}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    some = ""
+    if arguments.video is not None and shown < count:
+        some = f"; {arguments.video} has the {shown:,} that are as large as the first"
+    text = f"{count:,} pictures in {rows.folder / 'colours'}: full colour is {scale:.3g} px"
+    _say(console, f"{text}{given}{some}")
 
 
 def _summary(
     rows: Journal, totals: Totals, network: FlowNetwork, arguments: Any, console: Output
 ) -> int:
     """Say what was found, and return the exit status."""
-
-    def say(text: str, style: str | None = None) -> None:
-        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
-
+    say = partial(_say, console)
     count = totals.read + len(totals.errors)
     if totals.errors:
         first = f"{totals.errors[0]}{others(totals.errors)}"
         say(f"{len(totals.errors):,} of {count:,} pairs have no flow: {first}", "yellow")
     if totals.read and network.solver is not None:
-        missed = (
-            f"; {totals.missed:,} of {totals.read:,} solves did not converge"
-            if totals.missed
-            else ", all converged"
-        )
+        missed = ", all converged"
+        if totals.missed:
+            missed = f"; {totals.missed:,} of {totals.read:,} solves did not converge"
         say(f"{totals.evaluations / totals.read:.1f} evaluations per pair{missed}")
     if arguments.reuse:
-        say(saved(totals))
+        say(describe_saving(totals))
     if arguments.deadline is not None and totals.read:
         say(
             f"deadline of {arguments.deadline:g} ms: {totals.stopped:,} of {totals.read:,} pairs "

@@ -49,7 +49,7 @@ class Totals:
             self.cold.append(both)
 
 
-def line(row: Mapping[str, Any], name: str) -> str:
+def describe_row(row: Mapping[str, Any], name: str) -> str:
     """What is said of a pair."""
     if row["result"] == "error":
         return f"{name}: {row['error']}"
@@ -73,7 +73,7 @@ def _pixels(length: float) -> str:
     return f"{length:.2g} px"
 
 
-def saved(totals: Totals) -> str:
+def describe_saving(totals: Totals) -> str:
     """What warm starts have saved, as far as it was measured."""
     begun = (
         f"reuse: {totals.warm:,} of {plural(totals.read, 'pair')} started from the last solution; "

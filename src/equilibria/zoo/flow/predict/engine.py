@@ -17,7 +17,7 @@ from equilibria import files
 from equilibria.run.data.storage import DataError
 from equilibria.solve import Status
 from equilibria.zoo.flow.data import FlowField, write_flow
-from equilibria.zoo.flow.predict.frames import Frame, FramePair
+from equilibria.zoo.flow.predict.frames import FramePair
 from equilibria.zoo.flow.predict.network import Estimate, FlowNetwork
 from equilibria.zoo.io.colours import change_colours, colour_png
 from equilibria.zoo.io.rows import Journal, Layout
@@ -276,24 +276,24 @@ def go_through(
             state, begun = None, "zero"
             if follower is not None:
                 state, begun = follower.start(first, second, follows=pair.follows)
-            limit = None if deadline is None else allowed(deadline, network, first, second)
+            limit = None if deadline is None else allow_evals(deadline, network, first, second)
             found = network.estimate(first, second, state, limit)
             if deadline is not None:
                 deadline.add(found.other, found.solving, found.evaluations)
             if follower is not None:
-                follower.keep(_kept(found, limit))
+                follower.keep(_choose_state(found, limit))
             row = row_of(pair, found, network, options, begun, limit)
             if begun == "last":
                 warm += 1
                 if options.compare and warm % options.compare == 1 % options.compare:
-                    row |= _compared(network.estimate(first, second, None, limit), found)
-            row |= _written(journal.folder, pair, found, options, folder)
+                    row |= _compare(network.estimate(first, second, None, limit), found)
+            row |= _write_pair(journal.folder, pair, found, options, folder)
         journal.add([row])
         progress(row)
     return True
 
 
-def allowed(deadline: Deadline, network: FlowNetwork, first: Tensor, second: Tensor) -> int:
+def allow_evals(deadline: Deadline, network: FlowNetwork, first: Tensor, second: Tensor) -> int:
     """Return how many evaluations the deadline allows; one of that size is timed first."""
     if not deadline.knows(tuple(first.shape)):
         # The first call of all prepares what later ones find ready.
@@ -384,7 +384,7 @@ def field_of(flow: Tensor, ending: str) -> tuple[FlowField, int]:
         raise DataError(f"the network's flow cannot be used: {error}") from None
 
 
-def _written(
+def _write_pair(
     folder: Path, pair: FramePair, found: Estimate, options: Options, inside: str
 ) -> dict[str, Any]:
     """Write the files of a pair; return what its row says of them."""
@@ -402,16 +402,12 @@ def _written(
         chart = Path("convergence", f"{pair.name}.png")
         (folder / chart).parent.mkdir(parents=True, exist_ok=True)
         content = colour_png(change_colours(found.change.numpy()))
-        _write(folder / chart, content)
+        files.write(folder / chart, lambda file: file.write(content), flush=False)
         row["convergence"] = chart.as_posix()
     return row
 
 
-def _write(path: Path, content: bytes) -> None:
-    files.write(path, lambda file: file.write(content), flush=False)
-
-
-def _compared(cold: Estimate, warm: Estimate) -> dict[str, Any]:
+def _compare(cold: Estimate, warm: Estimate) -> dict[str, Any]:
     """What the same pair takes from zero, and how far its flow is from the other."""
     distance = (cold.flow - warm.flow).double().square().sum(0).mean().sqrt()
     return {
@@ -421,7 +417,7 @@ def _compared(cold: Estimate, warm: Estimate) -> dict[str, Any]:
     }
 
 
-def _kept(found: Estimate, limit: int | None) -> tuple[Tensor, Tensor] | None:
+def _choose_state(found: Estimate, limit: int | None) -> tuple[Tensor, Tensor] | None:
     """The state of an estimate where the next solve may begin there: of a solve that converged, or
     was stopped by a deadline. One that failed would be carried on from pair to pair."""
     stopped = limit is not None and found.status == Status.MAX_EVALS
@@ -463,12 +459,9 @@ class _Images:
         Raises:
             DataError: one cannot be read.
         """
-        first, second = self._read(pair.first), self._read(pair.second)
+        for frame in (pair.first, pair.second):
+            if frame.key not in self._held:
+                self._held[frame.key] = frame.load()
+        first, second = self._held[pair.first.key], self._held[pair.second.key]
         self._held = {pair.second.key: second}
         return first, second
-
-    def _read(self, frame: Frame) -> Tensor:
-        found = self._held.get(frame.key)
-        if found is None:
-            found = self._held[frame.key] = frame.load()
-        return found

@@ -92,7 +92,7 @@ def find_frames(words: Sequence[Path], *, without: Path | None = None) -> Iterat
             raise FramesError(
                 f"{folders[0]} is a folder: name one folder alone, or images, at least two"
             )
-        return iter(_named(list(words)))
+        return iter(_name_frames(list(words)))
     (path,) = words
     if not path.is_dir():
         if _still(path):
@@ -117,7 +117,7 @@ def find_frames(words: Sequence[Path], *, without: Path | None = None) -> Iterat
             f"the folder {path} has {count}, and optical flow is between two: name the folder that "
             "holds the frames themselves"
         )
-    return iter(_named(sorted(images, key=natural_key)))
+    return iter(_name_frames(sorted(images, key=natural_key)))
 
 
 def film(path: Path) -> Iterator[Frame]:
@@ -127,7 +127,7 @@ def film(path: Path) -> Iterator[Frame]:
         yield Frame(f"{place}:{number}", f"{path.stem}-{number:06}", lambda pixels=pixels: pixels)
 
 
-def _named(paths: list[Path]) -> list[Frame]:
+def _name_frames(paths: list[Path]) -> list[Frame]:
     """Frames of files, with names that differ in more than small and capital letters.
 
     The key of a file that is named again has a number: each place in the sequence is a frame.
@@ -198,10 +198,7 @@ def draw_one(path: Path, flow: np.ndarray, scale: float | None = None) -> float:
         flow: (2, height, width) in pixels.
         scale: in pixels; None for the 99th percentile of its lengths.
     """
-    if scale is None:
-        lengths = Lengths()
-        lengths.add(flow)
-        scale = lengths.percentile(PERCENT)
+    scale = _find_scale([flow]) if scale is None else scale
     files.write_bytes(path, colour_png(flow_colours(flow, scale)))
     return scale
 
@@ -226,20 +223,18 @@ def draw_all(
     """
     found = [Path(row["flow"]) for row in journal.read() if "flow" in row]
     if scale is None:
-        lengths = Lengths()
-        for path in found:
-            lengths.add(_flow(journal.folder / path)[0])
-        scale = lengths.percentile(PERCENT)
+        scale = _find_scale(read_flow(journal.folder / path).flow.numpy() for path in found)
     folder = journal.folder / "colours"
     folder.mkdir(exist_ok=True)
 
     def pictures() -> Iterator[np.ndarray]:
         for path in found:
-            image_files = flow_colours(*_arguments(journal.folder / path, scale))
-            content = colour_png(image_files)
+            field = read_flow(journal.folder / path)
+            colours = flow_colours(field.flow.numpy(), scale, field.valid.numpy())
+            content = colour_png(colours)
             target = folder / f"{path.stem}.png"
             files.write(target, lambda file, content=content: file.write(content), flush=False)
-            yield image_files
+            yield colours
 
     shown = 0
     if film is not None and found:
@@ -251,11 +246,8 @@ def draw_all(
     return scale, len(found), shown
 
 
-def _flow(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    field = read_flow(path)
-    return field.flow.numpy(), field.valid.numpy()
-
-
-def _arguments(path: Path, scale: float) -> tuple[np.ndarray, float, np.ndarray]:
-    flow, valid = _flow(path)
-    return flow, scale, valid
+def _find_scale(flows: Iterable[np.ndarray]) -> float:
+    lengths = Lengths()
+    for flow in flows:
+        lengths.add(flow)
+    return lengths.percentile(PERCENT)

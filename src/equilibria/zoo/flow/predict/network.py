@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from equilibria.zoo.flow.model.cell import UpdateCell
 from equilibria.zoo.flow.model.configs import FlowConfig, UnrolledFlowConfig
 from equilibria.zoo.flow.model.network import DEQFlow, UnrolledFlow
 from equilibria.zoo.flow.model.weights import as_equilibrium, load_checkpoint
+from equilibria.zoo.io.download import digest
 
 RELEASED = Anderson(period=3, rtol=1e-3, atol=(0.0, 0.00125), max_evals=64)
 """For released weights, which come with none: a thousandth of the hidden state, and a thousandth of
@@ -215,18 +215,25 @@ def load(path: Path, wanted: Wanted, accelerator: Accelerator) -> FlowNetwork:
     changes: dict[str, Any] = (
         {} if wanted.correlation is None else {"correlation": wanted.correlation}
     )
+    about: dict[str, Any] = {"run": str(path.absolute())}
+    own = None if path.is_dir() else REFINEMENTS
+    model: Model
     if path.is_dir():
-        model: Model = run.load(path, data=False, changes=_allowed(path, changes)).model
-        about = {"run": str(path.absolute()), "weights": checksum(run.Folder(path).weights)}
-        own = None
+        config = run.Folder(path).read_recipe().model
+        if not isinstance(config, FlowConfig):
+            raise NetworkError(
+                f"{path} is a run of another kind of network, {config.title}: name a run on "
+                "optical flow, or a .pth of RAFT, GMA or deq-flow"
+            )
+        model = run.load(path, data=False, changes=changes).model
+        about["weights"] = checksum(run.Folder(path).weights)
     else:
         model = load_checkpoint(path, **changes)
-        about = {"run": str(path.absolute()), "weights": _checksum(path)}
-        own = REFINEMENTS
+        about["weights"] = digest(path)
     if isinstance(model, UnrolledFlow):
         config = cast(UnrolledFlowConfig, model.config)
         steps: int | None = own or config.eval_steps or config.steps
-        title, model, solver = config.title, _solved(model), None
+        title, model, solver = config.title, _make_solvable(model), None
         if wanted.solver is not None:
             steps, solver = None, RELEASED
             title += ", solved for its equilibrium"
@@ -250,18 +257,7 @@ def load(path: Path, wanted: Wanted, accelerator: Accelerator) -> FlowNetwork:
     return FlowNetwork(model, title, solver, steps, about, accelerator, wanted.max_evals)
 
 
-def _allowed(path: Path, changes: dict[str, Any]) -> dict[str, Any]:
-    """Changes of a run's config, which must be one of optical flow."""
-    config = run.Folder(path).read_recipe().model
-    if not isinstance(config, FlowConfig):
-        raise NetworkError(
-            f"{path} is a run of another kind of network, {config.title}: name a run on optical "
-            "flow, or a .pth of RAFT, GMA or deq-flow"
-        )
-    return changes
-
-
-def _solved(model: UnrolledFlow) -> DEQFlow:
+def _make_solvable(model: UnrolledFlow) -> DEQFlow:
     """The same weights in a network that can be solved."""
     found = as_equilibrium(model.config).build()
     assert isinstance(found, DEQFlow)
@@ -273,8 +269,3 @@ def _solved(model: UnrolledFlow) -> DEQFlow:
     }
     found.load_state_dict(state)
     return found.eval()
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
