@@ -19,7 +19,7 @@ from equilibria.learned import (
     distil,
     initialiser_for,
 )
-from equilibria.learned.training import _loss, solve, train, untrained
+from equilibria.learned.training import _loss, make_untrained, solve, train
 
 
 class Cell(nn.Module):
@@ -113,7 +113,7 @@ def test_an_untrained_solver_is_the_layer():
     layer = layer_of()
     (pool,) = solve(layer, batches(1), eq.Anderson(rtol=1e-5))
     for mixer in ("gram", None):
-        learned = untrained(layer, pool, Distillation(mixer=mixer))
+        learned = make_untrained(layer, pool, Distillation(mixer=mixer))
         assert torch.equal(learned.start(pool.inputs, pool.own), pool.own)
         layer.neural = learned
         with eq.nn.using(layer, eval_solver=eq.NeuralSolver(rtol=1e-3)):
@@ -131,7 +131,7 @@ def test_each_loss_falls(loss, mixer):
     pool = solve(layer, batches(4), eq.Anderson(rtol=1e-5))
     options = {"loss": loss, "mixer": mixer, "budget": 800, "horizon": 4}
     how = Distillation(start_steps=20, steps=30, **options)
-    learned, losses = untrained(layer, pool[0], how), []
+    learned, losses = make_untrained(layer, pool[0], how), []
     train(learned, layer, pool, how, lambda step, total, loss: losses.append((step, total, loss)))
     assert [step for step, *_ in losses] == list(range(1, 51)) and losses[0][1] == 50
     late = [loss for *_, loss in losses]
@@ -144,7 +144,7 @@ def test_steps_that_end_with_a_larger_loss_are_undone():
     pool = solve(layer, batches(4), eq.Anderson(rtol=1e-5))
     found = {}
     how = Distillation(start_steps=100, steps=0, budget=800, horizon=4)
-    begin = untrained(layer, pool[0], how)
+    begin = make_untrained(layer, pool[0], how)
     train(begin, layer, pool, how)
     for steps, rate in ((0, 1.0), (20, 1e-2), (20, 30.0)):
         learned = copy.deepcopy(begin)
@@ -168,7 +168,7 @@ def test_an_image_state_of_two_resolutions_and_other_sizes():
     layer = eq.DEQ(cell, init=cell.start, solver=eq.Anderson(rtol=1e-3)).eval()
     pool = solve(layer, [(torch.randn(4, 3, 8, 8),) for _ in range(2)], eq.Anderson(rtol=1e-5))
     how = Distillation(start_steps=30, steps=3, budget=300, mixer="pooled")
-    learned = untrained(layer, pool[0], how)
+    learned = make_untrained(layer, pool[0], how)
     train(learned, layer, pool, how)
     layer.neural, layer.eval_solver = learned.requires_grad_(False), eq.NeuralSolver(rtol=1e-3)
     for side in (8, 12):
@@ -243,7 +243,7 @@ def test_samples_that_overflow_take_no_part_in_learning():
     pool = solve(layer, [(spoilt,), (hopeless,), (u,)], teacher)
     assert pool[0].kept.sum() == 24 and not pool[1].kept.any() and pool[2].kept.all()
     how = Distillation(start_steps=100, steps=12, budget=100)
-    learned, losses = untrained(layer, pool[0], how), []
+    learned, losses = make_untrained(layer, pool[0], how), []
     train(learned, layer, pool, how, lambda step, total, loss: losses.append(loss))
     assert torch.tensor(losses).isfinite().all()
     assert sum(losses[90:100]) < 0.5 * sum(losses[:10])
@@ -393,7 +393,7 @@ def test_the_loss_is_that_of_the_iterates():
 
     for loss in ("residual", "error"):
         how = Distillation(start_steps=0, steps=1, loss=loss, **weighted)
-        learned = untrained(layer, pool, how)
+        learned = make_untrained(layer, pool, how)
         learned.mixer = Plain(history=1)
         said = losses_of(learned, layer, pool, how)
         want = 0.2 * errors[0].mean()
@@ -414,7 +414,7 @@ def test_the_weight_of_the_mixed_residual_falls(mixed):
     for c in (mixed, 1.0, 0.0):
         fields = {"loss": "error", "mixer": "pooled", "error": 0.0, "mixed": c, "lr": 1e-30}
         how = Distillation(start_steps=0, steps=5, horizon=4, initialiser=False, **fields)
-        losses[c] = torch.tensor(losses_of(untrained(layer, pool, how), layer, pool, how))
+        losses[c] = torch.tensor(losses_of(make_untrained(layer, pool, how), layer, pool, how))
     assert not losses[0.0].any()
     want = mixed * torch.tensor([max(1 - step / 2, min(1.0, 5e-8 / mixed)) for step in range(5)])
     torch.testing.assert_close(losses[mixed] / losses[1.0][0], want, rtol=1e-3, atol=0)
@@ -524,5 +524,5 @@ def test_a_cell_that_returns_something_beside_its_state():
     losses = []
     for layer in (plain, pair):
         (batch,), how = solve(layer, batches(1), None), Distillation(budget=2000)
-        losses.append(_loss(untrained(layer, batch, how), layer, batch, how, 0.0))
+        losses.append(_loss(make_untrained(layer, batch, how), layer, batch, how, 0.0))
     torch.testing.assert_close(*losses)

@@ -14,7 +14,7 @@ from equilibria.theory import (
     length_variance_exponent,
     second_moment,
 )
-from equilibria.theory.linear import untied_fourth_moment
+from equilibria.theory.linear import fourth_moment_untied
 from equilibria.theory.traces import traces
 
 ENSEMBLES = ("gaussian", "orthogonal", "goe", "antisymmetric", "normal")
@@ -154,7 +154,7 @@ def test_untied_with_a_spectrum_of_any_mean() -> None:
     options = {"spectrum": values / math.sqrt(V)}
     expected = length_variance("normal", V, tied=False, **options)
     assert traces("normal", V, **options).first > 0.2
-    assert expected == 2 * untied_fourth_moment(traces("normal", V, **options))
+    assert expected == 2 * fourth_moment_untied(traces("normal", V, **options))
     identity = torch.eye(width, dtype=torch.float64)
     m, found, seconds = identity, [], []
     for step in range(80):

@@ -162,7 +162,7 @@ def contest(
         entries["start, period 3"] = replace(plain, history=history + 1, period=3), started
     if learned.mixer is not None:
         entries["start and mixer" if learned.initialiser is not None else "mixer"] = plain, learned
-    found = _measured(layer, entries, batches, rounds)
+    found = _measure(layer, entries, batches, rounds)
     usual = {name: found[name] for name in classical(like)}
     others = {name: each for name, each in found.items() if name not in usual}
     mixing = {name: each for name, each in others.items() if each.learned is learned}
@@ -194,7 +194,7 @@ def _best(contestants: Any) -> Contestant:
 
 
 @torch.no_grad()
-def _measured(
+def _measure(
     layer: DEQ,
     entries: Mapping[str, tuple[Solver, Learned | None]],
     batches: Sequence[tuple[Any, ...]],

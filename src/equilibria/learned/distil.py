@@ -11,7 +11,7 @@ import torch
 
 from equilibria.learned.contest import Outcome, contest
 from equilibria.learned.solver import NeuralSolver
-from equilibria.learned.training import Distillation, Progress, solve, train, untrained
+from equilibria.learned.training import Distillation, Progress, make_untrained, solve, train
 from equilibria.learned.weights import Learned
 from equilibria.nn.deq import DEQ
 from equilibria.nn.using import in_eval_mode
@@ -88,7 +88,7 @@ def distil(
         apart = pool[::HELD_OUT]
         rest = [each for index, each in enumerate(pool) if index % HELD_OUT]
         if begin is None:
-            learned = untrained(layer, pool[0], how)
+            learned = make_untrained(layer, pool[0], how)
         else:
             learned = copy.deepcopy(begin).to(flatten(pool[0].value)[0][0])
         learned.requires_grad_(True)

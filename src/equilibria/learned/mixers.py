@@ -119,7 +119,7 @@ class PooledMixer(nn.Module):
                 "use a GramMixer"
             )
         leaves = residual if layout is None else layout.leaves(residual)
-        return torch.cat([pooled(leaf) for leaf in leaves], 1)
+        return torch.cat([pool_leaf(leaf) for leaf in leaves], 1)
 
     def mix(self, seen: Seen) -> tuple[Tensor, Tensor | None]:
         """Return the weights of the differences, and beta."""
@@ -140,7 +140,7 @@ class PooledMixer(nn.Module):
         return gamma.double(), beta
 
 
-def pooled(leaf: Tensor) -> Tensor:
+def pool_leaf(leaf: Tensor) -> Tensor:
     """Pool one leaf of a residual: mean over positions, last time step, or all entries."""
     if leaf.ndim >= 4:
         return leaf.flatten(2).mean(2)

@@ -181,11 +181,11 @@ class NeuralStepper(AndersonStepper):
         plain = self.store(now)
         mixer, period = self.neural.mixer, self.neural.period
         if mixer is not None and self.evals <= self.neural.horizon:
-            lost = None if now.best is None else self._lost(now)
+            lost = None if now.best is None else self._find_lost(now)
             kept = mixer.pool(now.residual, self.layout)
             if kept is not None:
                 self.pooled = [kept, *self.pooled[: self.stored]]
-            out = self._combined(now, plain, mixer)
+            out = self._combine(now, plain, mixer)
             if lost is not None and now.best is not None and private.some(lost):
                 out = choose(lost, now.best, out)
         elif self.evals % period or self.evals < 2 * period:
@@ -207,7 +207,7 @@ class NeuralStepper(AndersonStepper):
             worse = ~(now.size <= length(now.f))
             self.restart = worse if private.some(worse) else None
 
-    def _lost(self, now: Point) -> Tensor:
+    def _find_lost(self, now: Point) -> Tensor:
         """Samples that have made no progress for too long and return to their best iterate."""
         better = (now.size < self.least) if self.evals > 1 else torch.ones_like(self.stale).bool()
         self.least = torch.minimum(self.least, now.size)
@@ -216,7 +216,7 @@ class NeuralStepper(AndersonStepper):
         self.until = torch.where(lost, self.evals, self.until)
         return lost
 
-    def _combined(self, now: Point, plain: Rows, mixer: Mixer) -> Rows:
+    def _combine(self, now: Point, plain: Rows, mixer: Mixer) -> Rows:
         """The step with learned weights, or with Anderson's for samples that no longer use them."""
         if not self.stored:
             return plain
@@ -243,7 +243,7 @@ class NeuralStepper(AndersonStepper):
             pooled=torch.stack(self.pooled, 1) if self.pooled else None,
         )
         gamma, beta = mixer.mix(seen)
-        apart, far = self._trusted(gamma - own, seen)
+        apart, far = self._shorten(gamma - own, seen)
         usable = torch.isfinite(apart).all(1)
         if beta is not None:
             if self.neural.trust is not None:
@@ -263,7 +263,7 @@ class NeuralStepper(AndersonStepper):
         mixed = self.residuals.combine(gamma, ROOM, onto=now.residual, scale=-1.0)
         return add_scaled(out, self.neural.damping * (beta - 1), mixed)
 
-    def _trusted(self, apart: Tensor, seen: Seen) -> tuple[Tensor, Tensor]:
+    def _shorten(self, apart: Tensor, seen: Seen) -> tuple[Tensor, Tensor]:
         """The correction d of Anderson's weights, shortened to the trusted length, and |L^T d|: the
         mixed residual is ||G (gamma + d)|| = sqrt(left^2 + |L^T d|^2)."""
         far = length([(seen.factor.transpose(1, 2) @ apart.unsqueeze(2)).squeeze(2)])

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from equilibria.checks import check_fields
 from equilibria.learned.initialisers import initialiser_for
-from equilibria.learned.mixers import GramMixer, PooledMixer, pooled
+from equilibria.learned.mixers import GramMixer, PooledMixer, pool_leaf
 from equilibria.learned.solver import NeuralSolver, NeuralStepper
 from equilibria.learned.weights import Learned
 from equilibria.nn.deq import DEQ
@@ -191,7 +191,7 @@ class Solved:
     value: Tree
     kept: Tensor
 
-    def teaching(self) -> Solved:
+    def drop_unsolved(self) -> Solved:
         """Return the samples that are kept. Masking the loss would not do: for a diverged sample, a
         zero gradient becomes NaN when it is backpropagated through values that overflowed."""
         if bool(self.kept.all()):
@@ -224,10 +224,10 @@ def solve(layer: DEQ, batches: Iterable[Sequence[Any]], teacher: Solver | None) 
     if not several:
         raise ValueError("there are no batches to learn a solver from")
     by = TEACHER if teacher is None else teacher
-    found = _solved(layer, several, by)
+    found = _solve_pool(layer, several, by)
     looser = replace(TEACHER, rtol=_closer((layer.eval_solver or layer.solver).rtol))
     if teacher is None and _share(found) < _LEAST_SAMPLES and looser != TEACHER:
-        again = _solved(layer, several, looser)
+        again = _solve_pool(layer, several, looser)
         if _share(again) >= _LEAST_SAMPLES:
             warnings.warn(
                 f"{percent(_share(found))} of the samples converge to {TEACHER.rtol} within "
@@ -237,7 +237,7 @@ def solve(layer: DEQ, batches: Iterable[Sequence[Any]], teacher: Solver | None) 
             )
         by, found = looser, again
     if _share(found) < _LEAST_SAMPLES:
-        kept, total = _kept(found)
+        kept, total = _count_kept(found)
         raise ValueError(
             f"only {kept} of {total} samples have an equilibrium to learn from: {by} did not "
             "converge for the others. Try another teacher, more evaluations or a larger tolerance"
@@ -265,7 +265,7 @@ def _tuple(batch: Sequence[Any]) -> tuple[Any, ...]:
 
 
 @torch.no_grad()
-def _solved(layer: DEQ, batches: Sequence[tuple[Any, ...]], teacher: Solver) -> list[Solved]:
+def _solve_pool(layer: DEQ, batches: Sequence[tuple[Any, ...]], teacher: Solver) -> list[Solved]:
     found: list[Solved] = []
     with using(layer, eval_solver=teacher):
         for inputs in batches:
@@ -275,13 +275,13 @@ def _solved(layer: DEQ, batches: Sequence[tuple[Any, ...]], teacher: Solver) -> 
     return found
 
 
-def _kept(found: Sequence[Solved]) -> tuple[int, int]:
+def _count_kept(found: Sequence[Solved]) -> tuple[int, int]:
     """Return the number of samples with an equilibrium, and the total."""
     return sum(int(each.kept.sum()) for each in found), sum(len(each.kept) for each in found)
 
 
 def _share(found: Sequence[Solved]) -> float:
-    kept, total = _kept(found)
+    kept, total = _count_kept(found)
     return kept / total
 
 
@@ -318,7 +318,7 @@ def train(
         ValueError: no sample has an equilibrium.
         FloatingPointError: the gradient is not finite in more than half of the steps.
     """
-    lessons = [batch.teaching() for batch in pool if batch.kept.any()]
+    lessons = [batch.drop_unsolved() for batch in pool if batch.kept.any()]
     if not lessons:
         raise ValueError("none of the samples to learn from has an equilibrium")
     generator = torch.Generator().manual_seed(how.seed)
@@ -334,7 +334,7 @@ def train(
     if learned.initialiser is not None:
         _descend(
             learned.initialiser,
-            lambda batch, _: _distance(_started(learned, batch), batch),
+            lambda batch, _: _distance(_guess(learned, batch), batch),
             *(lessons, how.start_steps, how.lr, generator, tell),
         )
     if not how.steps:
@@ -352,7 +352,7 @@ def train(
         learned.load_state_dict(before)
 
 
-def untrained(layer: DEQ, example: Solved, how: Distillation) -> Learned:
+def make_untrained(layer: DEQ, example: Solved, how: Distillation) -> Learned:
     """Return an untrained learned solver: Anderson's method from the layer's own initial state.
 
     Args:
@@ -375,7 +375,7 @@ def untrained(layer: DEQ, example: Solved, how: Distillation) -> Learned:
         if how.mixer == "gram":
             mixer = GramMixer(how.history)
         elif how.mixer == "pooled":
-            features = sum(pooled(leaf[:1]).shape[1] for leaf in leaves)
+            features = sum(pool_leaf(leaf[:1]).shape[1] for leaf in leaves)
             mixer = PooledMixer(features, normalised=how.normalised, predicts=how.predicts)
     return Learned(initialiser, mixer).to(leaves[0])
 
@@ -418,7 +418,7 @@ def _mean(losses: Sequence[Callable[[], Tensor]]) -> float:
     return sum(float(loss()) for loss in losses) / len(losses)
 
 
-def _started(learned: Learned, batch: Solved) -> Rows:
+def _guess(learned: Learned, batch: Solved) -> Rows:
     start = batch.own
     if learned.initialiser is not None:
         start = learned.initialiser(batch.inputs, batch.own)
@@ -434,7 +434,7 @@ def _distance(leaves: Sequence[Tensor], batch: Solved) -> Tensor:
 
 def _loss(learned: Learned, layer: DEQ, batch: Solved, how: Distillation, share: float) -> Tensor:
     """The loss of one unrolled solve; `share` of the steps are done."""
-    z = _started(learned, batch)
+    z = _guess(learned, batch)
     spec = flatten(batch.own)[1]
     f = Evaluation(layer.cell, None)  # the same function in all evaluations
     operands = [x.value if isinstance(x, Shared) else x for x in batch.inputs]

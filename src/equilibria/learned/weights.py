@@ -53,9 +53,9 @@ class Learned(nn.Module):
         """
         initialiser, mixer = about["initialiser"], about["mixer"]
         if initialiser is not None:
-            initialiser = Initialiser([_made(GUESSES, each) for each in initialiser])
+            initialiser = Initialiser([_make(GUESSES, each) for each in initialiser])
         if mixer is not None:
-            mixer = _made({"gram": GramMixer, "pooled": PooledMixer}, mixer)
+            mixer = _make({"gram": GramMixer, "pooled": PooledMixer}, mixer)
         return cls(initialiser, mixer)
 
     def start(self, inputs: tuple[Tree, ...], own: Tree) -> Tree:
@@ -85,7 +85,7 @@ class Learned(nn.Module):
         return solver.with_weights(self.mixer, guessed=guessed)
 
 
-def _made(kinds: Mapping[str, Any], about: Mapping[str, Any]) -> Any:
+def _make(kinds: Mapping[str, Any], about: Mapping[str, Any]) -> Any:
     sizes = dict(about)
     return kinds[sizes.pop("kind")](**sizes)
 

@@ -393,7 +393,7 @@ class DEQ(nn.Module):
         if self.init is not None:
             operands = (x.value if isinstance(x, Shared) else x for x in inputs)
             leaves, spec = flatten(self.init(*operands))
-            return unflatten([_widened(leaf) for leaf in leaves], spec)
+            return unflatten([_widen(leaf) for leaf in leaves], spec)
         leaves, spec = flatten(inputs[0] if inputs else ())
         if not leaves or not all(isinstance(x, Tensor) and x.is_floating_point() for x in leaves):
             raise ValueError(
@@ -401,7 +401,7 @@ class DEQ(nn.Module):
                 "must then be a floating-point tensor or a tree of such: give the layer init= or "
                 "the call z0="
             )
-        return unflatten([torch.zeros_like(_widened(x.detach())) for x in leaves], spec)
+        return unflatten([torch.zeros_like(_widen(x.detach())) for x in leaves], spec)
 
     def _rows(self, z0: Any) -> Tensor | None:
         """Number the samples (batch,), where a dropout mask must follow them; None elsewhere.
@@ -472,7 +472,7 @@ def _check_warm(warm: Any, inputs: tuple[Any, ...]) -> None:
             )
 
 
-def _widened(x: Any) -> Any:
+def _widen(x: Any) -> Any:
     """A tensor in float32 at least, as a state must be; autocast hands inputs on in less."""
     floating = isinstance(x, Tensor) and x.is_floating_point()
     return x.to(torch.promote_types(x.dtype, torch.float32)) if floating else x

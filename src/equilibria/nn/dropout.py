@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from equilibria import draws
 from equilibria.nn.frozen import Frozen
-from equilibria.nn.normalisation import _LengthAndDirection, weighted_layers
+from equilibria.nn.normalisation import _LengthAndDirection, find_layers
 
 
 class VariationalDropout(nn.Module):
@@ -88,7 +88,7 @@ class VariationalDropout(nn.Module):
         if not self.training or self.p == 0:
             return None
         mask = torch.empty(self._mask_shape(x, batch), dtype=x.dtype, device=x.device)
-        return _drawn(mask, self.p)
+        return _draw_mask(mask, self.p)
 
     def extra_repr(self) -> str:
         return f"p={self.p}" + (f", shared={self.shared}" if self.shared else "")
@@ -105,10 +105,10 @@ def dropout(x: Tensor, p: float, training: bool, *, axis: int = 0) -> Tensor:
     """
     if not training or p == 0:
         return x
-    return x * _drawn(torch.empty_like(x, requires_grad=False), p, axis)
+    return x * _draw_mask(torch.empty_like(x, requires_grad=False), p, axis)
 
 
-def _drawn(mask: Tensor, p: float, axis: int = 0) -> Tensor:
+def _draw_mask(mask: Tensor, p: float, axis: int = 0) -> Tensor:
     """Fill a mask with 1 / (1 - p), with probability 1 - p, and 0."""
     return draws.for_samples(mask, draws.kept(p), axis=axis).div_(1 - p if p < 1 else 1.0)
 
@@ -203,7 +203,7 @@ class _DroppedDirection(_DroppedEntries):
 
 def _targets(module: nn.Module) -> list[nn.Linear | _ConvNd]:
     """The linear and convolutional layers, after checking all of them."""
-    layers = weighted_layers(module, "each would get a mask of its own")
+    layers = find_layers(module, "each would get a mask of its own")
     for path, layer in layers:
         if not parametrize.is_parametrized(layer, "weight"):
             continue

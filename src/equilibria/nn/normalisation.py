@@ -148,7 +148,7 @@ def _log_norm(matrix: Tensor, squarings: int) -> Tensor:
     return total
 
 
-def weighted_layers(module: nn.Module, sharing: str) -> list[tuple[str, nn.Linear | _ConvNd]]:
+def find_layers(module: nn.Module, sharing: str) -> list[tuple[str, nn.Linear | _ConvNd]]:
     """Path and module of each linear and convolutional layer in a module, the module included.
 
     Args:
@@ -179,7 +179,7 @@ def weighted_layers(module: nn.Module, sharing: str) -> list[tuple[str, nn.Linea
 
 def _targets(module: nn.Module) -> list[tuple[str, nn.Linear | _ConvNd]]:
     """Path and module of each linear and convolutional layer, after checking all of them."""
-    targets = weighted_layers(module, "normalising would part them")
+    targets = find_layers(module, "normalising would part them")
     for path, layer in targets:
         if parametrize.is_parametrized(layer, "weight"):
             raise ValueError(f"the weight of '{path}' is already parametrised")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from equilibria.learned import Distillation, Learned
 from equilibria.learned.contest import contest
 from equilibria.learned.solver import NeuralSolver
-from equilibria.learned.training import solve, train, untrained
+from equilibria.learned.training import make_untrained, solve, train
 from equilibria.nn import using
 from equilibria.nn.using import in_eval_mode
 from equilibria.run.hooks import Hook
@@ -153,7 +153,7 @@ class Alternation(Hook):
         try:
             pool = solve(layer, self.seen, self.how.teacher)
             held_out, *rest = pool
-            learned = self.learned or untrained(layer, held_out, self.how)
+            learned = self.learned or make_untrained(layer, held_out, self.how)
             learned.requires_grad_(True)
             train(learned, layer, rest, self.how)
         except (ValueError, FloatingPointError) as error:  # too few equilibria, or no gradient

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from equilibria import draws
-from equilibria.nn import DEQ, using
-from equilibria.nn.frozen import module_of
+from equilibria.nn import using
 from equilibria.nn.using import layers
 from equilibria.solve import (
     Adjoint,
@@ -31,6 +30,7 @@ from equilibria.solve import (
     number_field,
     whole_field,
 )
+from equilibria.stability.patient import parameters_of
 
 # --- adaptive -------------------------------------------------------------------------------------
 
@@ -180,7 +180,7 @@ class AdjointAudit:
         adjoint = self.adjoint
         while adjoint.level < level and not adjoint.top:
             adjoint = adjoint.raised()
-        self._put(adjoint)
+        self._set_adjoint(adjoint)
 
     def due(self, step: int) -> bool:
         """Return whether `step` is one of those at which something is measured."""
@@ -213,18 +213,18 @@ class AdjointAudit:
             if cosine >= adjoint.min_cosine:
                 break
             adjoint, cosine = adjoint.raised(), 1.0
-        self._put(adjoint)
+        self._set_adjoint(adjoint)
         name = type(adjoint.now).__name__
         self.latest = Audit(step, name, adjoint.level, cosine, before)
         return self.latest
 
-    def _put(self, adjoint: AdaptiveAdjoint) -> None:
+    def _set_adjoint(self, adjoint: AdaptiveAdjoint) -> None:
         for layer in self.layers:
             layer.adjoint = adjoint
 
     def _gradient(self, loss: Callable[[], Tensor], adjoint: Adjoint) -> Tensor:
         """Of all parameters of the layers, in one row."""
-        parameters = [p for layer in self.layers for p in _parameters(layer) if p.requires_grad]
+        parameters = [p for layer in self.layers for p in parameters_of(layer) if p.requires_grad]
         if not parameters:
             raise ValueError(
                 "no parameter of the layers requires a gradient, so an adaptive adjoint has "
@@ -245,22 +245,13 @@ class AdjointAudit:
                 if not isinstance(value, Tensor) or value.numel() != 1:
                     given = tuple(value.shape) if isinstance(value, Tensor) else repr(value)
                     raise ValueError(f"loss returned {given}: expected a scalar tensor")
-                found = torch.autograd.grad(value, parameters, allow_unused=True)
+                found = torch.autograd.grad(value, parameters, materialize_grads=True)
         with torch.no_grad():
             for name, buffer in self.module.named_buffers():
                 buffer.copy_(buffers[name])
-        filled = [
-            torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)
-        ]
-        row = torch.cat([g.flatten().double() for g in filled])
+        row = torch.cat([g.flatten().double() for g in found])
         # Of a loss that is not finite an adjoint solve keeps what was: a gradient that looks well.
         return row if bool(torch.isfinite(value.detach()).all()) else row.fill_(math.nan)
-
-
-def _parameters(layer: DEQ) -> list[nn.Parameter]:
-    owner = module_of(layer.cell)
-    modules = [layer, *([owner] if owner is not None else [])]
-    return list(dict.fromkeys(p for module in modules for p in module.parameters()))
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:

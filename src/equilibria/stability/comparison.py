@@ -33,6 +33,7 @@ from equilibria.stability.gradients import (
     Loss,
     differentiate,
     ratio_of,
+    residual_left,
     unless_vanished,
 )
 from equilibria.stability.patient import Exact, Patient, cosine, map_floats, peak_bytes
@@ -149,10 +150,10 @@ class Comparison:
     @property
     def sentence(self) -> str:
         """What to do."""
-        said = self._said()
+        said = self._say()
         return said if self.vanished is None else f"{describe_vanished(self.vanished)} {said}"
 
-    def _said(self) -> str:
+    def _say(self) -> str:
         if self.cuts:
             return f"{describe_cuts(self.cuts)}. {ADVICE.removesuffix('.')}"
         if not self.compared:
@@ -184,7 +185,7 @@ class Comparison:
 
     def __str__(self) -> str:
         head = ("adjoint", "cosine", "worst sample", "length", "cost", "step, ms", "bytes")
-        table = [head, *(_shown(row) for row in self.rows)]
+        table = [head, *(_format_row(row) for row in self.rows)]
         widths = [max(len(line[i]) for line in table) for i in range(len(head))]
         lines = [
             "  ".join(
@@ -196,7 +197,7 @@ class Comparison:
         return "\n".join([*lines, self.sentence])
 
 
-def _shown(row: Compared) -> tuple[str, ...]:
+def _format_row(row: Compared) -> tuple[str, ...]:
     return (
         row.name,
         f"{row.cosine:.4f}",
@@ -269,9 +270,7 @@ def compare_adjoints(
         loss, vanished = unless_vanished(loss, answer, patient, exact, found, seed)
         cuts = find_cuts(exact, seed)
         reference, solved = differentiate(exact.patient, loss, seed, z0=z0)
-        assert solved.adjoint is not None
-        left = max(float(solved.stats.residual.max()), float(solved.adjoint.stats.residual.max()))
-        measured = [_measured(patient, each, reference, loss, seed) for each in tried]
+        measured = [_measure(patient, each, reference, loss, seed) for each in tried]
         times = _times(patient, tried, loss, seed, repeats, found.status.device)
     rows = [
         Compared(**figures, step_ms=1e3 * step, backward_ms=1e3 * backward)
@@ -283,13 +282,13 @@ def compare_adjoints(
         loss="random projection" if loss is None or vanished is not None else "loss",
         vanished=vanished,
         cuts=cuts,
-        reference=left,
+        reference=residual_left(solved),
         floor=floor,
         rows=rows,
     )
 
 
-def _measured(
+def _measure(
     patient: Patient, adjoint: Adjoint, exact: Gradients, loss: Loss | None, seed: int
 ) -> dict[str, Any]:
     layer = patient.layer
@@ -297,9 +296,7 @@ def _measured(
         used, solution = differentiate(patient, loss, seed)
         device = solution.status.device
         peak = peak_bytes(lambda: differentiate(patient, loss, seed), device)
-    parameters = used.parameters.numel() > 0
-    ours = used.parameters if parameters else used.operands.flatten()
-    theirs = exact.parameters if parameters else exact.operands.flatten()
+    ours, theirs = used.flat, exact.flat
     backward = solution.adjoint
     if backward is not None:
         cost = float(backward.stats.evals.double().mean()) + 1.0  # f is evaluated once more

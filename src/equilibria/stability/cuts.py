@@ -90,7 +90,7 @@ def find_cuts(exact: Exact, seed: int) -> tuple[Cut, ...]:
         out of range, or is not finite there.
     """
     probe = _Probe.of(exact, torch.Generator().manual_seed(seed))
-    with suppress(AssertionError, IndexError, RuntimeError, ValueError), probe.unchanged():
+    with suppress(AssertionError, IndexError, RuntimeError, ValueError), probe.preserve():
         return tuple(sorted(probe.find(), key=lambda cut: -cut.error))
     return ()
 
@@ -151,7 +151,7 @@ class _Probe:
         )
 
     @contextmanager
-    def unchanged(self) -> Iterator[None]:
+    def preserve(self) -> Iterator[None]:
         """The parameters are afterwards what they were."""
         before = [p.detach().clone() for p in self.parameters]
         try:
@@ -212,23 +212,14 @@ class _Probe:
                 (piece / size).view_as(x).to(x)
                 for piece, size, x in zip(pieces, self.sizes, out, strict=True)
             ]
-            grads = (
-                [None] * len(inputs)
-                if not tracked
-                else torch.autograd.grad(
-                    [out[i] for i in tracked],
-                    inputs,
-                    [given[i] for i in tracked],
+            grads = [torch.zeros_like(x) for x in inputs]
+            if tracked:
+                grads = torch.autograd.grad(
+                    *([out[i] for i in tracked], inputs, [given[i] for i in tracked]),
                     retain_graph=True,
-                    allow_unused=True,
+                    materialize_grads=True,
                 )
-            )
-            self.pulled.append(
-                [
-                    torch.zeros_like(x) if g is None else g
-                    for x, g in zip(inputs, grads, strict=True)
-                ]
-            )
+            self.pulled.append(list(grads))
         tensors = [*out, *(g for grads in self.pulled for g in grads)]
         return all(bool(x.isfinite().all()) for x in tensors)
 

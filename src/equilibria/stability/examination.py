@@ -354,14 +354,14 @@ def describe_vanished(norm: float) -> str:
     )
 
 
-def converged(examination: Examination) -> float:
+def share_converged(examination: Examination) -> float:
     """The share of samples whose solve converged: what is said of solutions is said of these."""
     return examination.forward.status.get("CONVERGED", 0.0)
 
 
 def unsolved(examination: Examination) -> bool:
     """Did no sample reach a fixed point? Then there is nothing to be said of one."""
-    return converged(examination) == 0
+    return share_converged(examination) == 0
 
 
 def number(value: float) -> str:
@@ -369,7 +369,7 @@ def number(value: float) -> str:
     return f"{value:.2g}" if abs(value) < 0.1 else f"{value:.2f}"
 
 
-def left(residual: float) -> str:
+def tell_gap(residual: float) -> str:
     """The end of a sentence about solves that did not converge: how far they were from it."""
     return f"; the largest residual is {residual:.1e}." if math.isfinite(residual) else "."
 

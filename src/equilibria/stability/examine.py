@@ -160,9 +160,9 @@ def doctor(
         begin()
         with torch.no_grad():
             seen = patient.call(trace=True, states=EVALUATIONS)
-        broken = _broken(patient.module)
+        broken = _find_broken(patient.module)
         if broken or bool((seen.solution.status == Status.NONFINITE).all()):
-            jacobian, apart, gradient, depth = _unexamined(metric)
+            jacobian, apart, gradient, depth = _leave_blank(metric)
         else:
             with torch.no_grad():
                 depth = _depth(patient, seen, figure, metric, chance)
@@ -196,7 +196,7 @@ def doctor(
     return replace(examination, findings=findings(examination))
 
 
-def _broken(module: nn.Module) -> tuple[str, ...]:
+def _find_broken(module: nn.Module) -> tuple[str, ...]:
     """The names of parameters that hold NaN or infinity and of buffers that hold NaN.
 
     A buffer may hold infinity on purpose, as masks of attention do.
@@ -205,7 +205,7 @@ def _broken(module: nn.Module) -> tuple[str, ...]:
     return (*broken, *(name for name, x in module.named_buffers() if bool(x.isnan().any())))
 
 
-def _unexamined(metric: Metric) -> tuple[Jacobian, Starts, Gradient, Depth]:
+def _leave_blank(metric: Metric) -> tuple[Jacobian, Starts, Gradient, Depth]:
     """What is known where there is nothing to measure: no number."""
     nan, none = math.nan, Summary.of(torch.empty(0))
     return (
@@ -221,7 +221,7 @@ def _unexamined(metric: Metric) -> tuple[Jacobian, Starts, Gradient, Depth]:
 def _forward(solver: Solver, solution: Solution) -> Forward:
     stats = solution.stats
     assert stats.trace is not None
-    trace = _carried(stats.trace.double().cpu())
+    trace = _carry_forward(stats.trace.double().cpu())
     levels = torch.tensor([0.1, 0.5, 0.9, 1.0], dtype=torch.float64)
     p10, p50, p90, largest = torch.quantile(trace, levels, dim=1).tolist()
     return Forward(
@@ -236,7 +236,7 @@ def _forward(solver: Solver, solution: Solution) -> Forward:
     )
 
 
-def _carried(trace: Tensor) -> Tensor:
+def _carry_forward(trace: Tensor) -> Tensor:
     """A trace (evals, samples) in which a finished sample keeps its last residual."""
     rows = [trace[0].nan_to_num(math.inf)]
     for row in trace[1:]:

@@ -13,7 +13,7 @@ from equilibria.stability.examination import (
     Examination,
     Finding,
     Severity,
-    converged,
+    share_converged,
     unsolved,
 )
 from equilibria.stability.findings_backward import backward, derivatives, error, gradient
@@ -50,7 +50,7 @@ def depth(examination: Examination) -> Finding | None:
         if unsolved(examination):
             return None  # the distance from where a solve was given up says nothing
         text = f"One evaluation leaves the state {percent(first.distance)} away from the answer"
-        return _used(text) if first.distance >= 0.01 else _unused(text)
+        return _praise(text) if first.distance >= 0.01 else _warn(text)
     metric = Metric(**found.metric)
     text = (
         f"{metric.title} is {metric.format(first.figure)} after one evaluation and "
@@ -82,22 +82,22 @@ def depth(examination: Examination) -> Finding | None:
             "solver and the tolerance in use, and see Uniqueness.",
         )
     if gain < 0.01:
-        return _unused(text)
+        return _warn(text)
     enough = [
         p.evals
         for p in found.points
         if p.figure is not None and _worse(found, p.figure, final) <= 0.005
     ]
-    full = converged(examination) == 1
+    full = share_converged(examination) == 1
     if full and enough and enough[0] < examination.forward.evals.mean:
         count = plural(enough[0], "evaluation")
-        return _used(text, f"To save time, stop after {count}: within 0.5 % of a full solve.")
-    return _used(text)
+        return _praise(text, f"To save time, stop after {count}: within 0.5 % of a full solve.")
+    return _praise(text)
 
 
 def _end(examination: Examination) -> str:
     """Where the last figure belongs."""
-    share = converged(examination)
+    share = share_converged(examination)
     if share == 1:
         return "at the solution"
     return (
@@ -113,11 +113,11 @@ def _worse(found: Depth, figure: float, end: float) -> float:
     return worse / (abs(end) or 1.0)
 
 
-def _used(text: str, advice: str = "") -> Finding:
+def _praise(text: str, advice: str = "") -> Finding:
     return Finding("Depth", "healthy", f"{text}: the depth is used.", advice)
 
 
-def _unused(text: str) -> Finding:
+def _warn(text: str) -> Finding:
     return Finding(
         "Depth",
         "watch",

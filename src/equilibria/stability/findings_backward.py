@@ -9,11 +9,11 @@ from equilibria.stability.examination import (
     Examination,
     Finding,
     describe_vanished,
-    left,
     number,
     one_digit,
     setting,
     tame,
+    tell_gap,
     unsolved,
 )
 from equilibria.words import percent
@@ -112,7 +112,7 @@ def backward(examination: Examination) -> Finding | None:
     return Finding(
         "Backward solve",
         "watch" if failed <= 0.05 else "unhealthy",
-        f"It did not converge for {percent(failed)} of the samples{left(solve.residual.max)}",
+        f"It did not converge for {percent(failed)} of the samples{tell_gap(solve.residual.max)}",
         f"Raise {setting(examination, 'adjoint.linear.max_evals', LINEAR)}, or restart GMRES less "
         "often.",
     )

@@ -10,12 +10,12 @@ from equilibria.stability.examination import (
     Examination,
     Finding,
     Summary,
-    converged,
     evaluations_a_digit,
-    left,
     number,
     setting,
+    share_converged,
     tame,
+    tell_gap,
     unsolved,
 )
 from equilibria.words import listed, percent, plural
@@ -55,7 +55,7 @@ def convergence(examination: Examination) -> Finding:
     ended = ", ".join(f"{percent(share)} {name}" for name, share in failed.items())
     said += f" within {plural(forward.max_evals, 'evaluation')}: {ended}"
     nothing = failed.get("NONFINITE") == 1
-    said += "; nothing else was examined." if nothing else left(forward.residual.max)
+    said += "; nothing else was examined." if nothing else tell_gap(forward.residual.max)
     worst = max(failed, key=lambda name: (name in broken, failed[name]))
     return Finding("Convergence", severity, said, _remedy(examination, worst))
 
@@ -124,7 +124,7 @@ def cost(examination: Examination) -> Finding | None:
             "regulariser.controller.highest; or set regulariser.controller.evals to what the "
             "accuracy needs.",
         )
-    if converged(examination) == 1 and forward.evals.p90 >= 0.8 * forward.max_evals:
+    if share_converged(examination) == 1 and forward.evals.p90 >= 0.8 * forward.max_evals:
         return Finding(
             "Cost",
             "watch",
@@ -204,7 +204,7 @@ def uniqueness(examination: Examination) -> Finding:
             f"{text}, but {percent(1 - starts.converged)} of the solves from other starts "
             "did not converge.",
             "The layer depends on a good start. Keep the one it was trained with."
-            if converged(examination) == 1
+            if share_converged(examination) == 1
             else "See Convergence.",
         )
     return Finding("Uniqueness", "healthy", f"{text}.")
@@ -233,7 +233,7 @@ def contraction(examination: Examination) -> Finding:
     if not math.isfinite(radius.max):
         return Finding("Contraction", "unhealthy", f"{text}: the Jacobian is not finite.")
     if jacobian.expanding > 0:
-        return _expanding(examination, text)
+        return _warn_expanding(examination, text)
     if unsolved(examination):
         return Finding(
             "Contraction",
@@ -270,7 +270,7 @@ def contraction(examination: Examination) -> Finding:
 
 def _radii(examination: Examination) -> str:
     """The spectral radius, and where it was measured."""
-    jacobian, share = examination.jacobian, converged(examination)
+    jacobian, share = examination.jacobian, share_converged(examination)
     if share == 0:
         return (
             "No solve converged; where they ended, the spectral radius of the Jacobian is "
@@ -292,7 +292,7 @@ def _mean_and_max(radius: Summary) -> str:
     return f"{number(radius.mean)} on average and {number(radius.max)} at most"
 
 
-def _expanding(examination: Examination, text: str) -> Finding:
+def _warn_expanding(examination: Examination, text: str) -> Finding:
     """The finding where the spectral radius of some samples is 1 or more."""
     relies = [
         name
@@ -301,7 +301,7 @@ def _expanding(examination: Examination, text: str) -> Finding:
         or "Neumann(" in given
         or "Picard(" in given
     ]
-    away = " from the fixed point" * (converged(examination) == 1)
+    away = " from the fixed point" * (share_converged(examination) == 1)
     advice = ""
     if relies:
         advice = (
@@ -333,7 +333,7 @@ def sensitivity(examination: Examination) -> Finding | None:
     )
     if stretch.mean < 1:
         return Finding("Sensitivity", "healthy", f"{text}.")
-    transient = radius.max < 1 and converged(examination) == 1
+    transient = radius.max < 1 and share_converged(examination) == 1
     return Finding(
         "Sensitivity",
         "watch",

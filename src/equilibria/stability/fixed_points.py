@@ -68,7 +68,7 @@ class Settled:
         return out
 
 
-def copied(model: nn.Module, inputs: tuple[Any, ...]) -> Patient:
+def copy_patient(model: nn.Module, inputs: tuple[Any, ...]) -> Patient:
     """A copy in eval mode to measure on, made within `as_it_is`; see `Patient`."""
     patient = Patient.admit(model, pytree.tree_map_only(Tensor, followable, inputs))
     patient.layer.adjoint = Implicit()  # others answer with another iterate
@@ -79,7 +79,7 @@ def settle(patient: Patient, rtol: float) -> Settled:
     """Solves by the layer's own solver and, where that fails, by Broyden's.
 
     Args:
-        patient: of `copied`.
+        patient: of `copy_patient`.
         rtol: relative residual at which a sample counts as solved.
     """
     layer = patient.layer
@@ -104,7 +104,7 @@ def settle(patient: Patient, rtol: float) -> Settled:
     return Settled.of(layer, seen, found)
 
 
-def unsettled(patient: Patient) -> Settled:
+def begin_unsolved(patient: Patient) -> Settled:
     """The layer at its own start, in place of the fixed points: no sample is solved."""
     layer = patient.layer
     with using(layer, Picard(max_evals=1)):  # answers with the one iterate that it evaluates
@@ -176,7 +176,7 @@ class Mapped:
     mean_square: float
 
 
-def mapped(weights: Sequence[RecurrentWeight], settled: Settled) -> tuple[Mapped, ...]:
+def measure_weights(weights: Sequence[RecurrentWeight], settled: Settled) -> tuple[Mapped, ...]:
     """Measure what the weights give at the fixed points of a batch."""
     rows = []
     for weight, seen in zip(weights, _products(weights, settled, settled.z), strict=True):
@@ -186,7 +186,7 @@ def mapped(weights: Sequence[RecurrentWeight], settled: Settled) -> tuple[Mapped
     return tuple(rows)
 
 
-def applied(weights: Sequence[RecurrentWeight], settled: Settled) -> list[bool]:
+def find_applied(weights: Sequence[RecurrentWeight], settled: Settled) -> list[bool]:
     """Tell which weights are applied to the state, and not to the input alone.
 
     The cell is evaluated at two states: what gives the same is applied to the input alone. A weight
@@ -199,13 +199,13 @@ def applied(weights: Sequence[RecurrentWeight], settled: Settled) -> list[bool]:
     """
     generator = torch.Generator().manual_seed(0)
 
-    def moved(z: Tensor) -> Tensor:
+    def perturb(z: Tensor) -> Tensor:
         noise = torch.randn(z.shape, dtype=z.dtype, generator=generator).to(z.device)
         return z + noise * (0.1 * z.square().mean().sqrt() + 0.01)
 
     with _open(weights, generator):
         at = _products(weights, settled, settled.z)
-        beside = _products(weights, settled, pytree.tree_map(moved, settled.z))
+        beside = _products(weights, settled, pytree.tree_map(perturb, settled.z))
     return [
         not (len(a) == len(b) and all(map(torch.equal, a, b)) and any(h.any() for h in a))
         for a, b in zip(at, beside, strict=True)

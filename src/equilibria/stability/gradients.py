@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from equilibria.nn import using
-from equilibria.nn.frozen import module_of
 from equilibria.solve import LOOSEST, Broyden, Implicit, Solution, Status, fixed_point
 from equilibria.stability.cuts import find_cuts
 from equilibria.stability.examination import Backward, Bound, Gradient, Summary
@@ -23,6 +22,7 @@ from equilibria.stability.patient import (
     cosine,
     map_floats,
     operand_leaves,
+    parameters_of,
     rows_of,
     shares,
 )
@@ -165,22 +165,16 @@ def examine_gradient(
         used, solution = differentiate(patient, loss, seed)
     z0 = map_floats(lambda x: x.detach().double(), solution.value)
     right, reference = differentiate(exact.patient, loss, seed, z0=z0)
-    assert reference.adjoint is not None
     adjoint = solution.adjoint
-    parameters = used.parameters.numel() > 0
-    ours = used.parameters if parameters else used.operands.flatten()
-    theirs = right.parameters if parameters else right.operands.flatten()
     return Gradient(
         loss="random projection" if loss is None or vanished is not None else "loss",
         vanished=vanished,
-        of="parameters" if parameters else "inputs",
+        of="parameters" if used.parameters.numel() else "inputs",
         cuts=find_cuts(exact, seed),
-        cosine=float(cosine(ours, theirs)),
-        norm_ratio=ratio_of(ours, theirs),
+        cosine=float(cosine(used.flat, right.flat)),
+        norm_ratio=ratio_of(used.flat, right.flat),
         sample_cosine=used.worst(right),
-        reference=max(
-            float(reference.stats.residual.max()), float(reference.adjoint.stats.residual.max())
-        ),
+        reference=residual_left(reference),
         backward=None
         if adjoint is None
         else Backward(
@@ -208,6 +202,11 @@ class Gradients:
     operands: Tensor
     coupled: bool | Tensor
 
+    @property
+    def flat(self) -> Tensor:
+        """Of the parameters; of the operands, where there are none."""
+        return self.parameters if self.parameters.numel() else self.operands.flatten()
+
     def cosines(self, other: Gradients) -> Tensor:
         """`(samples,)` with others of the same batch, of the operands' gradients."""
         a, b = self.operands, other.operands
@@ -225,6 +224,12 @@ class Gradients:
         if lengths is not None:
             found = found[lengths >= SMALL * lengths.max()]
         return float(found.min())
+
+
+def residual_left(exact: Solution) -> float:
+    """The largest relative residual behind an exact gradient, forward and adjoint."""
+    assert exact.adjoint is not None
+    return max(float(each.stats.residual.max()) for each in (exact, exact.adjoint))
 
 
 def ratio_of(ours: Tensor, theirs: Tensor) -> float:
@@ -245,7 +250,7 @@ def unless_vanished(
     if loss is None:
         return None, None
 
-    def projected(output: Any) -> Tensor:
+    def project(output: Any) -> Tensor:
         return projection(output if answer is None else answer(output), seed)
 
     def flat(whose: Patient, value: Any, of: Loss) -> Tensor:
@@ -254,11 +259,11 @@ def unless_vanished(
 
     used = flat(patient, found.value, loss)
     right = flat(exact.patient, exact.solution.value, loss)
-    ordinary = flat(exact.patient, exact.solution.value, projected)
+    ordinary = flat(exact.patient, exact.solution.value, project)
     samples = found.status.numel()  # the loss may be a mean over them
     small = float(right.norm()) * samples < SMALL * float(ordinary.norm())
     same = float(cosine(used, right)) >= 0.99 and abs(float(used.norm() / right.norm()) - 1) <= 0.05
-    return (projected, float(right.norm())) if small and not same else (loss, None)
+    return (project, float(right.norm())) if small and not same else (loss, None)
 
 
 def differentiate(
@@ -274,19 +279,15 @@ def differentiate(
         between: called after the forward and before the backward.
         keywords: of the layer's forward.
     """
-    owner = module_of(patient.layer.cell)
-    modules = [patient.layer, *([owner] if owner is not None else [])]
-    found = dict.fromkeys(p for module in modules for p in module.parameters())
-    parameters = [p.requires_grad_() for p in found]
+    parameters = [p.requires_grad_() for p in parameters_of(patient.layer)]
     with torch.enable_grad():
         seen = patient.call(leaves=True, **keywords)
         scalar = scalar_of(seen.output, loss, seed)
     operands, shared = operand_leaves(seen.operands)
-    wanted = [*parameters, *operands, *shared]
     between()
-    grads = torch.autograd.grad(scalar, wanted, allow_unused=True)
-    filled = [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, grads, strict=True)]
-    own, others = filled[: len(parameters)], filled[len(parameters) :]
+    wanted = [*parameters, *operands, *shared]
+    grads = torch.autograd.grad(scalar, wanted, materialize_grads=True)
+    own, others = grads[: len(parameters)], grads[len(parameters) :]
     rows = [g.flatten(1).double() for g in others[: len(operands)]]
     flat = [g.flatten().double() for g in own]
     empty = torch.zeros(0, dtype=torch.float64)

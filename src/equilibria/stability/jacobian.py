@@ -169,30 +169,18 @@ class JacobianOperator:
         if self.constant:
             return torch.zeros_like(rows)
         with torch.inference_mode(False), torch.set_grad_enabled(create_graph):
-            return self._pulled(rows, create_graph)
-
-    def _pulled(self, rows: Tensor, create_graph: bool) -> Tensor:
-        pieces = rows.split(self.widths, dim=1)
-        cotangents = [
-            piece.reshape(leaf.shape).to(out.dtype)
-            for piece, leaf, out in zip(pieces, self.inputs, self.outputs, strict=True)
-        ]
-        used = [
-            pair for pair in zip(self.outputs, cotangents, strict=True) if pair[0].requires_grad
-        ]
-        grads = torch.autograd.grad(
-            [out for out, _ in used],
-            self.inputs,
-            [cotangent for _, cotangent in used],
-            retain_graph=True,
-            create_graph=create_graph,
-            allow_unused=True,
-        )
-        whole = [
-            torch.zeros_like(leaf) if grad is None else grad
-            for grad, leaf in zip(grads, self.inputs, strict=True)
-        ]
-        return torch.cat([grad.reshape(self.samples, -1) for grad in whole], dim=1)
+            pieces = zip(self.outputs, rows.split(self.widths, dim=1), strict=True)
+            used = [(out, u.reshape(out.shape).to(out.dtype)) for out, u in pieces]
+            used = [(out, u) for out, u in used if out.requires_grad]
+            grads = torch.autograd.grad(
+                *([out for out, _ in used], self.inputs, [u for _, u in used]),
+                retain_graph=True,
+                create_graph=create_graph,
+                allow_unused=True,  # where materialised, a zero would seem to depend on u
+            )
+            pairs = zip(self.inputs, grads, strict=True)
+            whole = [torch.zeros_like(leaf) if grad is None else grad for leaf, grad in pairs]
+            return torch.cat([grad.reshape(self.samples, -1) for grad in whole], dim=1)
 
 
 def _generator(device: torch.device) -> torch.Generator:

@@ -76,6 +76,13 @@ def cosine(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(sizes == 0, (a == b).all(-1).to(a.dtype), inner / sizes.clamp_min(1e-300))
 
 
+def parameters_of(layer: DEQ) -> list[nn.Parameter]:
+    """All parameters of a layer, also those of the module whose method is its cell."""
+    owner = module_of(layer.cell)
+    modules = [layer, *([owner] if owner is not None else [])]
+    return list(dict.fromkeys(p for module in modules for p in module.parameters()))
+
+
 def shares(status: Tensor) -> dict[str, float]:
     """The share of samples that ended with each status, by its name."""
     return {s.name: float((status == s).double().mean()) for s in Status}
@@ -235,8 +242,7 @@ class Patient:
         leaves: list[Tensor] = pytree.tree_leaves(state)
         with using(self.layer, Picard(max_evals=1)), torch.enable_grad():
             output = self.call(value=state).output  # what the layer solves meanwhile doesn't matter
-            grads = torch.autograd.grad(scalar(output), leaves, allow_unused=True)
-        return [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, grads, strict=True)]
+            return [*torch.autograd.grad(scalar(output), leaves, materialize_grads=True)]
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,16 @@ from torch.utils import _pytree as pytree
 
 from equilibria.nn.init import recurrent_weights
 from equilibria.solve import GMRES, Status
+from equilibria.stability.examination import plain
 from equilibria.stability.fixed_points import (
     Mapped,
     Settled,
-    applied,
     as_it_is,
-    copied,
-    mapped,
+    begin_unsolved,
+    copy_patient,
+    find_applied,
+    measure_weights,
     settle,
-    unsettled,
 )
 from equilibria.stability.jacobian import JacobianOperator, spectral_radius
 from equilibria.stability.patient import Patient, rows_of
@@ -236,7 +237,7 @@ class StartProbe:
 
     def json(self) -> str:
         """Return it as JSON; what is not a finite number is null."""
-        return json.dumps(_finite(asdict(self)), indent=2)
+        return json.dumps(plain(asdict(self)), indent=2)
 
     def __str__(self) -> str:
         lines = [
@@ -296,8 +297,8 @@ def probe_start(
     if probes < 0 or any(step < 0 for step in steps):
         raise ValueError(f"probes and steps must not be negative; got {probes} and {tuple(steps)}")
     with as_it_is(model):
-        patient = copied(model, inputs)
-        residuals = _iterated(patient, sorted(set(steps)))
+        patient = copy_patient(model, inputs)
+        residuals = _iterate(patient, sorted(set(steps)))
         settled = settle(patient, rtol)
         samples, solved = settled.solved.numel(), int(settled.solved.sum())
         nothing = Estimate(math.nan, math.nan, 0) if probes else None
@@ -329,15 +330,15 @@ def _weights(patient: Patient, settled: Settled) -> tuple[Mapped, ...]:
         weights = recurrent_weights(patient.module)
     except ValueError:
         return ()
-    used = applied(weights, settled)
-    return mapped([w for w, use in zip(weights, used, strict=True) if use], settled)
+    used = find_applied(weights, settled)
+    return measure_weights([w for w, use in zip(weights, used, strict=True) if use], settled)
 
 
-def _iterated(patient: Patient, steps: Sequence[int]) -> tuple[StepResidual, ...]:
+def _iterate(patient: Patient, steps: Sequence[int]) -> tuple[StepResidual, ...]:
     """Plain iterations from the layer's start."""
     if not steps:
         return ()
-    begun = unsettled(patient)
+    begun = begin_unsolved(patient)
     layer = begun.layer
     z, rows = begun.z, []
     for step in range(steps[-1] + 1):
@@ -356,13 +357,3 @@ def _median(values: Tensor) -> float:
     ordered = values.nan_to_num(math.inf, math.inf).sort().values
     last = len(ordered) - 1
     return (float(ordered[last // 2]) + float(ordered[(last + 1) // 2])) / 2
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -11,7 +11,13 @@ from torch import Tensor, nn
 
 from equilibria.checks import check_within
 from equilibria.nn.init import RecurrentWeight, recurrent_weights, set_weights
-from equilibria.stability.fixed_points import applied, as_it_is, copied, settle, unsettled
+from equilibria.stability.fixed_points import (
+    as_it_is,
+    begin_unsolved,
+    copy_patient,
+    find_applied,
+    settle,
+)
 from equilibria.stability.jacobian import spectral_radius
 from equilibria.stability.patient import Patient
 from equilibria.words import plural
@@ -158,9 +164,9 @@ def set_radius(
         raise ValueError(f"limit must be finite and above 1, got {limit}")
     weights = recurrent_weights(model, layers)
     with as_it_is(model):
-        patient = copied(model, inputs)
+        patient = copy_patient(model, inputs)
         twins = recurrent_weights(patient.module, layers)
-        used = applied(twins, unsettled(patient))
+        used = find_applied(twins, begin_unsolved(patient))
         if not any(used):
             raise ValueError(
                 f"none of {_paths(weights)} is applied to the state, so no factor changes the "

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equilibria.theory.activations import Activation
-from equilibria.theory.quadrature import REACH, cut, normal_density, piecewise, root
+from equilibria.theory.quadrature import REACH, divide_interval, normal_density, piecewise, root
 
 PIECES = 14
 """Pieces of the inner integral over two fields, beside those that kinks make."""
@@ -73,9 +73,9 @@ class Field:
         low, high = (self._at(self.mean + end, 1e-4) for end in (-reach, reach))
         kinks = self.activation.kinks
         if coarse:
-            nodes, weights = piecewise(cut(low, high, kinks, 20, 1.0), order=8)
+            nodes, weights = piecewise(divide_interval(low, high, kinks, 20, 1.0), order=8)
         else:
-            nodes, weights = piecewise(cut(low, high, kinks))
+            nodes, weights = piecewise(divide_interval(low, high, kinks))
         density = normal_density(self.of(nodes), self.mean, self.variance)
         if self.coupling:
             density = density * (1 - self.coupling * self.activation.slope(nodes))

@@ -125,7 +125,7 @@ def ntk(
     """
     found = _pair(activation, ensemble, V, pair, injection)
     alignment = found.alignment()
-    S = traces.carried(ensemble, V, found.first.response * found.second.response)
+    S = traces.carry_over(ensemble, V, found.first.response * found.second.response)
     if S * alignment >= 1:
         raise NoMeanFieldError(
             f"the tangent kernel of {found.first.activation.name} is infinite at V = {V:g}, "
@@ -218,7 +218,7 @@ def _pair(
         for variance, mean in zip(pair.variances, pair.means, strict=True)
     )
     phi = first.activation
-    S = traces.carried(ensemble, V, first.response * second.response)
+    S = traces.carry_over(ensemble, V, first.response * second.response)
     inside = injection == "inside"
     shares = 1.0 if inside else first.coupling * second.coupling
     from_inputs = shares * pair.covariance

@@ -205,7 +205,7 @@ def length_variance(
     """
     check_spectrum(ensemble, V, spectrum)
     if not tied:
-        return 2 * untied_fourth_moment(traces(ensemble, V, spectrum))
+        return 2 * fourth_moment_untied(traces(ensemble, V, spectrum))
     if spectrum is not None:
         return 2 * mean_power(spectrum, V, -4)
     if ensemble == "antisymmetric":
@@ -217,7 +217,7 @@ def length_variance(
     return 2 / left**power if left > 0 else math.inf
 
 
-def untied_fourth_moment(w: Traces) -> float:
+def fourth_moment_untied(w: Traces) -> float:
     """Return the limit of tr (M^T M)^2 over M <- I + W M with a new W each step.
 
     W is free of M. Each trace over M obeys a linear equation of its own: one step leaves it alone.

@@ -83,27 +83,27 @@ class Equations:
         if self.V == 0:
             return 0.0
 
-        def missing(v: float) -> float:
+        def shortfall(v: float) -> float:
             response, output = self.averages(v, coupling)
-            return traces.carried(self.ensemble, self.V, response**2) * output - v
+            return traces.carry_over(self.ensemble, self.V, response**2) * output - v
 
         unit = self.x_variance + self.x_mean**2 or 1.0
-        low, at_low = 0.0, missing(0.0)
+        low, at_low = 0.0, shortfall(0.0)
         if at_low <= 0:  # without input 0 is a solution, and a larger one may be
             low = SMALLEST * unit
-            at_low = missing(low)
+            at_low = shortfall(low)
             if at_low <= 0:
                 return 0.0
         high, factor = 2 * (low + at_low), 4.0
         largest = LARGEST * max(1.0, unit, at_low)
-        while (at_high := missing(high)) > 0:
+        while (at_high := shortfall(high)) > 0:
             low, at_low, high, factor = high, at_high, factor * high, 2 * factor
             if high > largest:
                 raise NoMeanFieldError(
                     f"the variance of h is infinite for {self.phi.name} at V = {self.V:g}, "
                     f"ensemble '{self.ensemble}': a smaller V has a finite one"
                 )
-        return root(missing, low, high, ends=(at_low, at_high))
+        return root(shortfall, low, high, ends=(at_low, at_high))
 
     def coupling(self, tau: int) -> float:
         """The first c from 0 on with c = tau V chi.
@@ -114,13 +114,13 @@ class Equations:
         infinite: list[NoMeanFieldError] = []
         seen: dict[float, float] = {}
 
-        def missing(c: float) -> float:
+        def shortfall(c: float) -> float:
             return tau * self.V * self.averages(self.noise(c), c)[0] - c
 
         def ahead(c: float) -> float | None:
             """How far the solution is from c, above 0 before it; None where h has no variance."""
             try:
-                seen[c] = sign * missing(c)
+                seen[c] = sign * shortfall(c)
             except NoMeanFieldError as error:
                 infinite.append(error)
                 return None
@@ -143,17 +143,17 @@ class Equations:
             at_high = ahead(high)
             if at_low is not None and at_high is None:
                 # Symmetric weights raise the variance: the solution may lie just before it ends.
-                high = _crossing(ahead, low, high, above=True)
+                high = _find_crossing(ahead, low, high, above=True)
                 if high is None:
                     break
-                return root(missing, low, high, tolerance=1e-12)
+                return root(shortfall, low, high, tolerance=1e-12)
             if at_high is not None and at_high <= 0:
                 if at_low is None:
                     # Antisymmetric ones lower it, and it may be finite from some reaction on.
-                    low = _crossing(ahead, high, low, above=False)
+                    low = _find_crossing(ahead, high, low, above=False)
                     if low is None:
                         break
-                return root(missing, low, high, tolerance=1e-12)
+                return root(shortfall, low, high, tolerance=1e-12)
             low, at_low = high, at_high
         if seen:
             # Two solutions may lie between two places: on both sides of where least is missing.
@@ -163,7 +163,7 @@ class Equations:
                 low = places[nearest - 1]
                 high = _dip(ahead, low, places[nearest + 1])
                 if high is not None:
-                    return root(missing, low, high, tolerance=1e-12)
+                    return root(shortfall, low, high, tolerance=1e-12)
         if infinite:
             raise infinite[0]
         raise NoMeanFieldError(
@@ -186,7 +186,7 @@ class Equations:
 Ahead = Callable[[float], float | None]
 
 
-def _crossing(f: Ahead, finite: float, infinite: float, *, above: bool) -> float | None:
+def _find_crossing(f: Ahead, finite: float, infinite: float, *, above: bool) -> float | None:
     """A place, towards where f has no value, on the other side of 0 than f(finite) is."""
     for _ in range(14):
         middle = (finite + infinite) / 2
@@ -304,7 +304,7 @@ class MeanField:
         likes. For "gaussian" and "orthogonal" it is r^2 of Theorem 3.2, for "goe" it reaches 1
         together with the spectral radius, for "antisymmetric" it stays below 1 at any V.
         """
-        S = traces.carried(self.ensemble, self.V, self.response**2)
+        S = traces.carry_over(self.ensemble, self.V, self.response**2)
         return S * self.responses().mean(torch.square)
 
 
@@ -327,7 +327,7 @@ def mean_field(
     For "goe" the theorem fails, since what a unit sends out comes back to it through the same
     weights. With the response chi = E dz/dxi of a unit to a field (cavity method),
     h = xi + V chi z (+ x inside), xi ~ N(0, V E z^2), chi = E phi'(h) / (1 - V chi phi'(h));
-    the reaction has the other sign for "antisymmetric"; for "normal" see `families.carried`.
+    the reaction has the other sign for "antisymmetric"; for "normal" see `traces.carry_over`.
 
     Args:
         activation: phi, a name in `ACTIVATIONS` or a function.

@@ -43,7 +43,7 @@ def piecewise(edges: Tensor, order: int = 16) -> tuple[Tensor, Tensor]:
     return (low + width * nodes).flatten(-2), (width * weights).flatten(-2)
 
 
-def cut(
+def divide_interval(
     low: float, high: float, kinks: Sequence[float], panels: int = PANELS, step: float = STEP
 ) -> Tensor:
     """Return edges from low to high: equal pieces, small ones near 0, and one at each kink."""
@@ -78,7 +78,7 @@ def gaussian_rule(
         point = torch.tensor([mean], dtype=torch.float64)
         return point, torch.ones_like(point)
     reach = REACH * math.sqrt(variance)
-    nodes, weights = piecewise(cut(mean - reach, mean + reach, kinks))
+    nodes, weights = piecewise(divide_interval(mean - reach, mean + reach, kinks))
     return nodes, weights * normal_density(nodes, mean, variance)
 
 

@@ -47,7 +47,7 @@ def reaction(ensemble: str) -> int:
     return _REACTION.get(ensemble, 0)
 
 
-def carried(ensemble: str, V: float, product: float) -> float:
+def carry_over(ensemble: str, V: float, product: float) -> float:
     """Return S, the field's covariance over E z z'.
 
     Args:
@@ -88,7 +88,7 @@ def edge(ensemble: str, V: float, mean: float, square: float) -> float:
     low, high = 2 * V * mean**2, 2 * V * square * (1 + 1e-12)
     for _ in range(100):
         middle = (low + high) / 2
-        grows = square * carried(ensemble, V, mean**2 / middle) > middle
+        grows = square * carry_over(ensemble, V, mean**2 / middle) > middle
         low, high = (middle, high) if grows else (low, middle)
     return math.sqrt((low + high) / 2)
 

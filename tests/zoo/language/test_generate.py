@@ -9,7 +9,7 @@ import yaml
 
 from equilibria.learned import Contestant, Distillation, Learned, Outcome
 from equilibria.learned.solver import NeuralSolver
-from equilibria.learned.training import solve, untrained
+from equilibria.learned.training import make_untrained, solve
 from equilibria.run import neural
 from equilibria.run.cli.main import main
 from equilibria.run.run import Folder
@@ -85,7 +85,7 @@ def test_a_learned_solver_begins_where_it_has_learned_to(characters, tmp_path, c
     loaded = load(folder, None)
     layer = loaded.model.deq
     inputs = neural.inputs_from(loaded.model, [torch.ones(2, 16, dtype=torch.long)])
-    learned = untrained(layer, solve(layer, inputs, None)[0], Distillation(mixer=None))
+    learned = make_untrained(layer, solve(layer, inputs, None)[0], Distillation(mixer=None))
     by = Contestant(NeuralSolver(), learned, torch.ones(2), torch.zeros(2), 1.0)
     neural.save(Folder(folder), Outcome(by, by, False, True, {}), {})
     begun, start = [], Learned.start

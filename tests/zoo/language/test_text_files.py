@@ -155,7 +155,7 @@ def test_the_pieces_are_a_partition(
     tmp_path: Path, content: str, unit: str, valid: float, test: float
 ) -> None:
     path = write(tmp_path, content)
-    pieces = user.split_text(path, unit, valid, test)
+    pieces = user.divide_text(path, unit, valid, test)
     parts = ["".join(reading.read_texts(pieces[split])) for split in SPLITS]
     assert "".join(parts) == content
     if unit == "words":
@@ -165,7 +165,7 @@ def test_the_pieces_are_a_partition(
 
 def test_a_split_begins_with_a_line(tmp_path: Path) -> None:
     path = write(tmp_path, PROSE)
-    pieces = user.split_text(path, "words", 0.2, 0.2)
+    pieces = user.divide_text(path, "words", 0.2, 0.2)
     for split in SPLITS[1:]:
         assert PROSE.encode()[pieces[split].start - 1 : pieces[split].start] == b"\n"
 

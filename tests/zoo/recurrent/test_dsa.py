@@ -82,7 +82,7 @@ def test_segments_are_downloaded_once_and_kept(
 ) -> None:
     check(data.load("dsa19", kind=SequenceSet))
     assert server.requests == [("/daily+and+sports+activities.zip", None)]
-    monkeypatch.setattr(dsa, "_parsed", None)  # they are in the cache
+    monkeypatch.setattr(dsa, "_parse", None)  # they are in the cache
     check(data.load("dsa19", kind=SequenceSet))
     assert len(server.requests) == 1
 

@@ -104,7 +104,7 @@ def test_the_windows_are_made_once(
 ) -> None:
     write(tmp_path, official()[0], unpacked=False)
     first = data.load("har2", tmp_path, download=False)
-    monkeypatch.setattr(har, "_texts", lambda paths: pytest.fail("the files were read again"))
+    monkeypatch.setattr(har, "_parse", lambda paths: pytest.fail("the files were read again"))
     assert data.load("har2", tmp_path, download=False).checksum == first.checksum
     assert data.load("har6", tmp_path, download=False).train.groups is not None
 

@@ -113,7 +113,7 @@ def test_zhangs_reviews_are_downloaded_once_and_kept(
     check(found)
     assert found.title == "Yelp-5 (Zhang et al. 2015)"
     assert found.source == server.url("yelp_review_full_csv.tgz")
-    monkeypatch.setattr(yelp, "_encoded", None)  # they are in the cache
+    monkeypatch.setattr(yelp, "_encode", None)  # they are in the cache
     assert data.load("yelp5").checksum == found.checksum
     assert len(server.requests) == 1
 

@@ -177,7 +177,7 @@ def goe_(tensor: Tensor, scale: float = 1.0, generator: torch.Generator | None =
     Source:
         Agarwala and Schoenholz 2022, section 2.1.2.
     """
-    return _mirrored(tensor, scale, generator, 1.0, "symmetric")
+    return _fill_mirrored(tensor, scale, generator, 1.0, "symmetric")
 
 
 @torch.no_grad()
@@ -209,10 +209,10 @@ def antisymmetric_(
 
     papers: Agarwala and Schoenholz 2022, sec. 5, where other ensembles are future work.
     """
-    return _mirrored(tensor, scale, generator, -1.0, "antisymmetric")
+    return _fill_mirrored(tensor, scale, generator, -1.0, "antisymmetric")
 
 
-def _mirrored(
+def _fill_mirrored(
     tensor: Tensor, scale: float, generator: torch.Generator | None, sign: float, kind: str
 ) -> Tensor:
     """Fill a weight with scale (G + sign G') / sqrt(2 N), G' being the transposed map."""
@@ -285,7 +285,7 @@ def normal_(
     drawn = source(rows, generator) if callable(source) else source
     if not isinstance(drawn, Tensor):
         drawn = torch.tensor(drawn, dtype=torch.complex128)
-    real, pairs = _parted(drawn, rows)
+    real, pairs = _part_spectrum(drawn, rows)
     if spectrum is not None:
         size = _size(real, pairs)
         real, pairs = real / size, pairs / size
@@ -335,7 +335,7 @@ def disk(count: int, generator: torch.Generator | None = None) -> Tensor:
     return torch.cat([values[:-1], values[:-1].conj(), last])
 
 
-def _parted(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def _part_spectrum(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Real eigenvalues, and of each pair the one above the real axis, in complex128.
 
     Raises:

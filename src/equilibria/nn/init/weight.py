@@ -202,12 +202,10 @@ def recurrent_weights(
             "function closes over are not known: make the cell a module. Of tensors that are no "
             "layer's weights, declare what they are in its attribute `maps`"
         )
-    return _matching(list(found.values()), layers)
+    return _match(list(found.values()), layers)
 
 
-def _matching(
-    weights: list[RecurrentWeight], layers: Sequence[str] | None
-) -> list[RecurrentWeight]:
+def _match(weights: list[RecurrentWeight], layers: Sequence[str] | None) -> list[RecurrentWeight]:
     """Those whose path matches one of the patterns, of which each must match something."""
     if layers is None:
         return weights

@@ -73,7 +73,7 @@ class Recurrent(nn.Module):
                 "nothing is dropped",
                 stacklevel=2,
             )
-        self.cell_options = self._chosen(cell, options)
+        self.cell_options = self._choose_cell(cell, options)
         if layer and not self.cell_options.implicit:
             raise TypeError(
                 f"{self.cell_options.title} solves for nothing and takes no {', '.join(layer)}"
@@ -92,7 +92,7 @@ class Recurrent(nn.Module):
             self.to(device=device, dtype=dtype)
 
     @classmethod
-    def _chosen(cls, cell: CellOptions | None, options: dict[str, Any]) -> CellOptions:
+    def _choose_cell(cls, cell: CellOptions | None, options: dict[str, Any]) -> CellOptions:
         if cls.options is None:
             if cell is None:
                 raise TypeError("Recurrent needs a cell: cell=ERNNOptions(steps=3), for example")
@@ -159,7 +159,7 @@ class Recurrent(nn.Module):
             if lengths is not None:
                 raise ValueError("one sequence without a batch has no `lengths`: cut it instead")
             input = input.unsqueeze(0 if self.batch_first else 1)
-            hx = self._batched(hx)
+            hx = self._add_batch(hx)
         x = input.transpose(0, 1) if self.batch_first and input.dim() == 3 else input
         swept = self.sweep(x, hx, lengths)
         output = swept.output.transpose(0, 1) if self.batch_first else swept.output
@@ -219,7 +219,7 @@ class Recurrent(nn.Module):
         self._check(x)
         there = None
         if lengths is not None:
-            lengths = self._checked(lengths, x)
+            lengths = self._check_lengths(lengths, x)
             steps = torch.arange(len(x), device=x.device)[:, None]
             there = (steps < lengths.to(x.device)).unsqueeze(-1)
             x = x.masked_fill(~there, 0.0)
@@ -231,9 +231,9 @@ class Recurrent(nn.Module):
             x = dropped(x, self.dropout, self.training, axis=1) if place else x
             for side in range(self.directions):
                 index = place * self.directions + side
-                entered = _reversed(x, lengths) if side else x
+                entered = _reverse(x, lengths) if side else x
                 swept = self._cell(index).sweep(entered, states[index], lengths, time)
-                sides.append(_reversed(swept.output, lengths) if side else swept.output)
+                sides.append(_reverse(swept.output, lengths) if side else swept.output)
                 after.append(swept.state)
                 solutions += swept.solutions
             x = torch.cat(sides, -1) if self.bidirectional else sides[0]
@@ -249,7 +249,7 @@ class Recurrent(nn.Module):
         if len(x) == 0:
             raise ValueError("expected sequences of at least one step; got none")
 
-    def _checked(self, lengths: Tensor, x: Tensor) -> Tensor:
+    def _check_lengths(self, lengths: Tensor, x: Tensor) -> Tensor:
         lengths = torch.as_tensor(lengths)
         counted = not lengths.is_floating_point() and lengths.dtype != torch.bool
         if lengths.shape != x.shape[1:2] or not counted:
@@ -286,7 +286,7 @@ class Recurrent(nn.Module):
     def _outward(self, state: State) -> Tensor | State:
         return state[0] if self.states == 1 else state
 
-    def _batched(self, hx: Tensor | State | None) -> Tensor | State | None:
+    def _add_batch(self, hx: Tensor | State | None) -> Tensor | State | None:
         if hx is None:
             return None
         return hx.unsqueeze(1) if isinstance(hx, Tensor) else tuple(h.unsqueeze(1) for h in hx)
@@ -299,7 +299,7 @@ def _first(state: State) -> State:
     return tuple(each.squeeze(1) for each in state)
 
 
-def _reversed(x: Tensor, lengths: Tensor | None) -> Tensor:
+def _reverse(x: Tensor, lengths: Tensor | None) -> Tensor:
     """Sequences (time, batch, ...) from their ends to their beginnings; padding stays behind."""
     if lengths is None:
         return x.flip(0)

@@ -31,7 +31,7 @@ from equilibria.run.processes import device
 from equilibria.run.weights import checksum
 from equilibria.stability import Examination
 from equilibria.stability.comparison import recipe_of
-from equilibria.stability.examination import converged
+from equilibria.stability.examination import share_converged
 from equilibria.stability.examine import STAGES, Progress
 from equilibria.words import plural
 
@@ -134,7 +134,7 @@ def show(examination: Examination, console: Console, methods: Mapping[str, str])
 
 def _figures(e: Examination) -> Iterator[tuple[str, str]]:
     """What was measured, as names and text; a figure that does not exist is left out."""
-    share, evals, jacobian = converged(e), e.forward.evals, e.jacobian
+    share, evals, jacobian = share_converged(e), e.forward.evals, e.jacobian
     radius, solved, ritz = jacobian.spectral_radius, jacobian.solved, jacobian.ritz
     rows = [
         (

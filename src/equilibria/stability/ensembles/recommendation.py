@@ -57,8 +57,8 @@ def choose(found: Sweep) -> tuple[Start, Decided]:
         return nearest, "alone"
     widths = {name: width(found.of(name), run) for name, run in runs.items()}
     picks = {name: _pick(run) for name, run in runs.items()}
-    least = min(_missed(start) for start in picks.values())
-    within: list[Ensemble] = [n for n in runs if _missed(picks[n]) <= least + NEAR]
+    least = min(_miss(start) for start in picks.values())
+    within: list[Ensemble] = [n for n in runs if _miss(picks[n]) <= least + NEAR]
     wide: list[Ensemble] = [
         name for name in within if not any(_wider(widths[other], widths[name]) for other in within)
     ]
@@ -84,7 +84,7 @@ def aimed(start: Start) -> bool:
     return AIM[0] <= start.largest <= AIM[1]
 
 
-def _missed(start: Start) -> float:
+def _miss(start: Start) -> float:
     """How far its largest radius is outside `AIM`; infinite where there is none."""
     if not math.isfinite(start.largest):
         return math.inf
@@ -129,11 +129,11 @@ def width(starts: Sequence[Start], run: Sequence[Start]) -> tuple[float, bool]:
     deep = next((i for i, start in enumerate(run) if start.largest >= AIM[0]), None)
     if deep is None or min(start.gain for start in run) <= 0:
         return 0.0, False
-    low = run[deep].gain if deep == 0 else _passing(run[deep - 1], run[deep], AIM[0])
+    low = run[deep].gain if deep == 0 else _find_gain(run[deep - 1], run[deep], AIM[0])
     unknown = run[deep] is starts[0]
     for before, start in pairwise(run[max(deep - 1, 0) :]):
         if start.largest > AIM[1]:
-            high = before.gain if before.largest > AIM[1] else _passing(before, start, AIM[1])
+            high = before.gain if before.largest > AIM[1] else _find_gain(before, start, AIM[1])
             return (max(high / low, 1.0), unknown)
     if len(run) == 1 and run[0].largest > AIM[1]:
         return 0.0, False
@@ -141,7 +141,7 @@ def width(starts: Sequence[Start], run: Sequence[Start]) -> tuple[float, bool]:
     return max(high / low, 1.0), unknown or (run[-1] is starts[-1] and not _held(run))
 
 
-def _passing(before: Start, after: Start, level: float) -> float:
+def _find_gain(before: Start, after: Start, level: float) -> float:
     """The gain between two at which the radius, as a power of the gain, is `level`."""
     if not 0 < before.largest < after.largest:
         return after.gain
@@ -343,7 +343,7 @@ def tabulate(
     if any(abs(start.gain - start.scale) > (1 - HELD) * start.scale for start in found.starts):
         columns += [("acts as", lambda start: _number(start.gain))]
     columns += [
-        ("converged", _converged),
+        ("converged", _format_converged),
         ("evals", lambda start: f"{start.evals:.1f}"),
         ("plain", lambda start: percent(start.plain_converged)),
         ("evals", lambda start: f"{start.plain_evals:.1f}"),
@@ -363,7 +363,7 @@ def tabulate(
     return ["ensemble", "scale", *(head for head, _ in columns)], rows
 
 
-def _converged(start: Start) -> str:
+def _format_converged(start: Start) -> str:
     """The share of all draws, and that of the worst where it is another."""
     said = percent(start.converged)
     return said if start.worst == start.converged else f"{said} (≥ {percent(start.worst)})"

@@ -24,10 +24,10 @@ class Memory(ConfigOptions):
     @override
     def changes_of(self, arguments: Any, recipe: Recipe) -> dict[str, Any]:
         memory = arguments.memory
-        return {} if memory is None else looking_back(recipe, memory, minimum=0)
+        return {} if memory is None else change_memory(recipe, memory, minimum=0)
 
 
-def looking_back(recipe: Recipe, memory: int, minimum: int) -> dict[str, int]:
+def change_memory(recipe: Recipe, memory: int, minimum: int) -> dict[str, int]:
     """Return how far a Transformer looks back, as a change of its config.
 
     Args:

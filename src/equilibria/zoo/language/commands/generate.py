@@ -22,7 +22,7 @@ from equilibria.run.recipe import Recipe
 from equilibria.solve import Status
 from equilibria.words import listed, percent, plural, printable
 from equilibria.zoo.io.vocabulary import split_words
-from equilibria.zoo.language.commands.context import has_memory, looking_back
+from equilibria.zoo.language.commands.context import change_memory, has_memory
 from equilibria.zoo.language.data import Vocabulary
 from equilibria.zoo.language.model.base import SequenceModel
 from equilibria.zoo.language.model.generation import Step, generate
@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> None:
     prompt = read(vocabulary, arguments.prompt)
     steps = generate(
         model.to(where),
-        prompt or [beginning(vocabulary)],
+        prompt or [choose_first_token(vocabulary)],
         arguments.length,
         temperature=arguments.temperature,
         top_k=arguments.top_k,
@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> None:
         warm=not arguments.cold and not neural.starts(model),
     )
     say(vocabulary.decode(prompt))
-    last = prompt[-1] if prompt else beginning(vocabulary)
+    last = prompt[-1] if prompt else choose_first_token(vocabulary)
     taken, clock = [], time.perf_counter()
     for step in steps:
         taken.append(step)
@@ -116,7 +116,7 @@ def load(path: Path, memory: int | None) -> run.Run:
     """Return the run in a folder, without its data, looking back `memory` tokens."""
     if not path.is_dir():
         raise run.RunError(f"there is no run folder {path}")
-    changes = seen(run.Folder(path).read_recipe(), memory)
+    changes = choose_memory(run.Folder(path).read_recipe(), memory)
     return run.load(path, data=False, changes=changes)
 
 
@@ -141,7 +141,7 @@ def vocabulary_of(loaded: run.Run) -> Vocabulary:
     return vocabulary
 
 
-def seen(recipe: Recipe, memory: int | None) -> dict[str, int]:
+def choose_memory(recipe: Recipe, memory: int | None) -> dict[str, int]:
     """Return how far a Transformer looks back, as a change of its config; empty for other models.
 
     Args:
@@ -158,7 +158,7 @@ def seen(recipe: Recipe, memory: int | None) -> dict[str, int]:
     if memory is None:
         length = getattr(recipe.task, "length", 1)
         memory = config.eval_memory or max(1, config.memory + length - 1)
-    return looking_back(recipe, cast(int, memory), minimum=1)
+    return change_memory(recipe, cast(int, memory), minimum=1)
 
 
 def read(vocabulary: Vocabulary, prompt: str) -> list[int]:
@@ -181,7 +181,7 @@ def read(vocabulary: Vocabulary, prompt: str) -> list[int]:
     return tokens
 
 
-def beginning(vocabulary: Vocabulary) -> int:
+def choose_first_token(vocabulary: Vocabulary) -> int:
     """Return the token after which a text begins: the end of a line, or the most frequent one."""
     return 0 if vocabulary.end == vocabulary.unknown else vocabulary.end
 

@@ -217,9 +217,9 @@ def _distinct(tokens: np.ndarray, order: int, size: int) -> tuple[np.ndarray, np
     for grams in _grams(tokens, order, size):
         tables.append(np.unique(grams, return_counts=True))
         while len(tables) > 1 and len(tables[-2][0]) <= 2 * len(tables[-1][0]):
-            tables.append(_pruned(*_merge(tables.pop(), tables.pop())))
+            tables.append(_prune(*_merge(tables.pop(), tables.pop())))
     while len(tables) > 1:
-        tables.append(_pruned(*_merge(tables.pop(), tables.pop())))
+        tables.append(_prune(*_merge(tables.pop(), tables.pop())))
     return tables[0]
 
 
@@ -234,7 +234,7 @@ def _grams(tokens: np.ndarray, order: int, size: int) -> Iterator[np.ndarray]:
         yield number
 
 
-def _pruned(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _prune(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Drop what occurred once, then what occurred twice and so on, until `_MOST` are left.
 
     Blocks of the text are pruned before the next are merged with them, so an n-gram that occurs

@@ -28,7 +28,7 @@ _SPACE[list(b" \t\n\r\v\f")] = True
 _NEAR = 1 << 16
 
 
-def split_text(path: Path, unit: Unit, valid_share: float, test_share: float) -> dict[str, Piece]:
+def divide_text(path: Path, unit: Unit, valid_share: float, test_share: float) -> dict[str, Piece]:
     """Where the splits of a file lie.
 
     By characters the shares are of the bytes, and a split begins at any character. By words they
@@ -163,7 +163,7 @@ def source(
             convert(path, encoding, text)
         if whole:
             return {"test": Piece(text)}
-        return split_text(text, unit, valid_share, test_share)
+        return divide_text(text, unit, valid_share, test_share)
 
     key = (checksum, "whole") if whole else (checksum, valid_share, test_share)
     return Source(

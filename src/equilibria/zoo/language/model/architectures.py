@@ -16,7 +16,7 @@ from equilibria.nn import DEQ
 from equilibria.run.models.base import EquilibriumModel, ExplicitConfig, Prediction, frozen_layer
 from equilibria.solve import Solution
 from equilibria.zoo.language.model.base import SequenceModel, require_batch
-from equilibria.zoo.language.model.cell import CellConfig, InjectedModel, SequenceCell, detached
+from equilibria.zoo.language.model.cell import CellConfig, InjectedModel, SequenceCell, detach_tree
 from equilibria.zoo.language.model.transformer import TransformerConfig
 from equilibria.zoo.language.model.trellis import TrellisConfig
 
@@ -88,7 +88,7 @@ class EquilibriumSequence(InjectedModel, EquilibriumModel):
         Raises:
             ValueError: the carry is of another batch; there is `warm` and more than one piece.
         """
-        u, memory, history = self.injected(x, carry)
+        u, memory, history = self.inject_tokens(x, carry)
         time = x.shape[1]
         size = self.subsequence or time
         if warm is not None and size < time:
@@ -111,7 +111,7 @@ class EquilibriumSequence(InjectedModel, EquilibriumModel):
             solutions.append(solution)
             memory = self.the_cell.remember(solution.value, piece, memory)
         z = pytree.tree_map(lambda *leaves: torch.cat(leaves, 1), *[s.value for s in solutions])
-        return Prediction(self.readout(z), tuple(solutions), self.carried(memory, history))
+        return Prediction(self.readout(z), tuple(solutions), self.make_carry(memory, history))
 
 
 # --- stack ----------------------------------------------------------------------------------------
@@ -149,14 +149,14 @@ class TiedStack(InjectedModel):
 
     @override
     def forward(self, x: Tensor, *, carry: Any = None) -> Prediction:
-        u, memory, history = self.injected(x, carry)
+        u, memory, history = self.inject_tokens(x, carry)
         operands = self.cell.inject(u, memory)
         z = self.cell.start(*operands)
         layer = frozen_layer(self.cell, operands, self.checkpointed)
         for _ in range(self.layers):
             z = layer(z)
         memory = self.cell.remember(z, u, memory)
-        return Prediction(self.readout(z), (), self.carried(memory, history))
+        return Prediction(self.readout(z), (), self.make_carry(memory, history))
 
 
 class UntiedStack(SequenceModel):
@@ -206,7 +206,7 @@ class UntiedStack(SequenceModel):
         carry = {} if None in kept else {"memories": kept}
         if history is not None and history.shape[1]:
             carry["history"] = history
-        return Prediction(self.output_dropout(cells[-1].read(z)), (), detached(carry) or None)
+        return Prediction(self.output_dropout(cells[-1].read(z)), (), detach_tree(carry) or None)
 
 
 # --- architectures --------------------------------------------------------------------------------

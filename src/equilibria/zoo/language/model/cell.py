@@ -156,7 +156,7 @@ class CausalInjection(nn.Module):
             x: (batch, time, width).
             history: of the segment before, (batch, span, width); None for zeros.
         """
-        longer = lengthened(x, history, self.span)
+        longer = extend(x, history, self.span)
         u = self.linear(windows(longer, self.kernel, self.dilation))
         return u, longer[:, longer.shape[1] - self.span :].detach()
 
@@ -184,7 +184,7 @@ class CellConfig(SequenceConfig, abc.ABC):
         """Return a new injection into one layer of an untied stack; None where there is none."""
 
 
-def lengthened(x: Tensor, history: Tensor | None, span: int) -> Tensor:
+def extend(x: Tensor, history: Tensor | None, span: int) -> Tensor:
     """x (batch, time, width) with `span` times before it: of the history, or zeros."""
     if not span:
         return x
@@ -236,30 +236,30 @@ class InjectedModel(SequenceModel):
             x: tokens (batch, time).
             carry: of the prediction on the segment before; None at a beginning.
         """
-        u, memory, _ = self.injected(x, carry)
+        u, memory, _ = self.inject_tokens(x, carry)
         return self.the_cell.inject(u, memory)
 
     def readout(self, z: Any) -> Tensor:
         """Return the features (batch, time, features) at a state, with dropout."""
         return self.output_dropout(self.the_cell.read(z))
 
-    def injected(self, tokens: Tensor, carry: Any) -> tuple[Tensor, Any, Tensor]:
+    def inject_tokens(self, tokens: Tensor, carry: Any) -> tuple[Tensor, Any, Tensor]:
         """Return the injection (batch, time, units), the memory and the injection's history."""
         carry = carry or {}
         require_batch(carry, tokens)
         u, history = self.injection(self.embed(tokens), carry.get("history"))
         return u, carry.get("memory"), history
 
-    def carried(self, memory: Any, history: Tensor) -> dict[str, Any] | None:
+    def make_carry(self, memory: Any, history: Tensor) -> dict[str, Any] | None:
         """Return what the next segment needs, detached; None where it needs nothing."""
         carry = {"memory": self.the_cell.keep(memory)} if memory is not None else {}
         if carry.get("memory") is None:
             carry = {}
         if history.shape[1]:
             carry["history"] = history
-        return detached(carry) or None
+        return detach_tree(carry) or None
 
 
-def detached(tree: Any) -> Any:
+def detach_tree(tree: Any) -> Any:
     """A tree of tensors cut off the graph, each in a storage of its own size."""
     return pytree.tree_map(lambda x: x.detach().clone(), tree)

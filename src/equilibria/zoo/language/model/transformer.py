@@ -105,7 +105,7 @@ class RelativeAttention(nn.Module):
         table = F.pad(table, (1, 0)) / math.sqrt(self.head_width)
         difference = (self.position_bias - self.content_bias).to(table.dtype)
         constant = torch.matmul(difference[:, None], table)  # (heads, 1, span + 1)
-        constant = shifted(constant.expand(-1, time, -1)[:, None])
+        constant = shift_rows(constant.expand(-1, time, -1)[:, None])
         return u, table, constant + self._mask(time, span, constant)
 
     def past(self, x: Tensor, u: Tensor | None) -> Tensor:
@@ -145,7 +145,7 @@ class RelativeAttention(nn.Module):
 
         scores = torch.bmm(queries.view(heads, batch * time, size), table.to(queries.dtype))
         scores = scores.view(heads, batch, time, span + 1)
-        scores = shifted(scores) + bias.to(scores.dtype)
+        scores = shift_rows(scores) + bias.to(scores.dtype)
         scores = scores.reshape(heads * batch, time, span).baddbmm_(
             queries, keys.transpose(1, 2), alpha=size**-0.5
         )
@@ -173,7 +173,7 @@ def sinusoids(distances: Tensor, width: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], -1)[:, :width]
 
 
-def shifted(scores: Tensor) -> Tensor:
+def shift_rows(scores: Tensor) -> Tensor:
     """Turn columns that stand for distances into columns that stand for times.
 
     (..., time, span + 1), whose column c > 0 is of distance span - c, becomes (..., time, span),

@@ -16,8 +16,8 @@ from equilibria.zoo.language.model.cell import (
     CellConfig,
     Ensemble,
     SequenceCell,
+    extend,
     initialise,
-    lengthened,
     scale_of,
     windows,
 )
@@ -164,7 +164,7 @@ class TrellisCell(SequenceCell):
     ) -> dict[str, Tensor]:
         # No more is kept than is read: a piece of a sequence sees its neighbour's end alone.
         past = memory or {}
-        longer = {k: lengthened(x, past.get(k), self.span) for k, x in zip("ch", z, strict=True)}
+        longer = {k: extend(x, past.get(k), self.span) for k, x in zip("ch", z, strict=True)}
         return {key: x[:, x.shape[1] - self.span :] for key, x in longer.items()}
 
     @override

@@ -17,7 +17,7 @@ SHARE = 0.25
 _SEED = 0
 
 
-def held_out(targets: Tensor, groups: Tensor | None, labels: Sequence[str], name: object) -> Tensor:
+def hold_out(targets: Tensor, groups: Tensor | None, labels: Sequence[str], name: object) -> Tensor:
     """Choose whole groups so that of each class about a quarter is held out.
 
     Groups are considered in a fixed random order, and one is taken where that brings the shares

@@ -76,7 +76,7 @@ def read(files: Files) -> SequenceSet:
     key = download.fingerprint(root, _names()) if root else download.digest(path)
     found = remote.tensors(
         f"sequences/dsa-{_FORMAT}-{key.rpartition(':')[2][:24]}",
-        lambda: _segments(root) if root else _packed(path),
+        lambda: _read_folder(root) if root else _read_archive(path),
     )
     # Activity, person, segment.
     shape = found["x"].shape[:3]
@@ -100,7 +100,7 @@ def _names() -> list[str]:
     ]
 
 
-def _packed(path: Path) -> dict[str, Tensor]:
+def _read_archive(path: Path) -> dict[str, Tensor]:
     """All segments of the archive."""
     with (
         reading(path, *DAMAGED_ZIP),
@@ -122,20 +122,20 @@ def _packed(path: Path) -> dict[str, Tensor]:
             ):
                 return text.read(_LARGEST)
 
-        return _parsed(content)
+        return _parse(content)
 
 
-def _segments(root: Path) -> dict[str, Tensor]:
+def _read_folder(root: Path) -> dict[str, Tensor]:
     """All segments of the unpacked archive."""
 
     def content(name: str) -> bytes:
         with reading(root / name), open_file(root / name) as text:
             return text.read(_LARGEST)
 
-    return _parsed(content)
+    return _parse(content)
 
 
-def _parsed(content: Callable[[str], bytes]) -> dict[str, Tensor]:
+def _parse(content: Callable[[str], bytes]) -> dict[str, Tensor]:
     """Values by activity, person, segment, step and channel."""
     names = _names()
     values = np.empty((len(names), STEPS, len(CHANNELS)), np.float32)

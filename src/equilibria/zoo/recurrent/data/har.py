@@ -75,7 +75,7 @@ def read(files: Files, *, binary: bool) -> SequenceSet:
     """
     paths = files.paths
     key = hashlib.sha256("".join(map(download.digest, paths)).encode()).hexdigest()[:24]
-    make = partial(_texts, paths) if files.remote.copy is None else partial(_windows, paths[0])
+    make = partial(_parse, paths) if files.remote.copy is None else partial(_window, paths[0])
     found = remote.tensors(f"sequences/har-{_FORMAT}-{key}", make)
     half = torch.tensor([int(activity not in FIRST) for activity in ACTIVITIES])
     splits = {}
@@ -89,7 +89,7 @@ def read(files: Files, *, binary: bool) -> SequenceSet:
 # --- the official windows ------------------------------------------------------------------------
 
 
-def _texts(paths: tuple[Path, ...]) -> dict[str, Tensor]:
+def _parse(paths: tuple[Path, ...]) -> dict[str, Tensor]:
     """The windows of the archive, or of the files that were in it."""
     names = [name for each in _NAMES.values() for name in each]
     found: dict[str, np.ndarray] = {}
@@ -119,7 +119,7 @@ def _texts(paths: tuple[Path, ...]) -> dict[str, Tensor]:
         if not ((y >= 1) & (y <= len(ACTIVITIES))).all():
             raise DataError(f"{_NAMES[split][0]} has another activity than 1 to {len(ACTIVITIES)}")
         x = np.stack(signals, axis=2).astype(np.float32)
-        tensors |= _named(split, x, y[:, 0] - 1, volunteer[:, 0])
+        tensors |= _pack(split, x, y[:, 0] - 1, volunteer[:, 0])
     return tensors
 
 
@@ -140,7 +140,7 @@ def _numbers(content: bytes, name: str | Path) -> np.ndarray:
 # --- windows from the raw signals ----------------------------------------------------------------
 
 
-def _windows(path: Path) -> dict[str, Tensor]:
+def _window(path: Path) -> dict[str, Tensor]:
     """Windows cut from the raw signals, by the procedure in the official README.
 
     A median filter over three samples and a Butterworth filter at 20 Hz remove noise, one at
@@ -156,7 +156,7 @@ def _windows(path: Path) -> dict[str, Tensor]:
         acc, gyro, trials, labels = (raw[name] for name in ("acc", "gyro", "trials", "labels"))
     parts: dict[str, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {s: [] for s in COUNTS}
     for experiment, volunteer, start, stop in trials:
-        signal = _filtered(acc[start:stop], gyro[start:stop])
+        signal = _filter_signals(acc[start:stop], gyro[start:stop])
         stretches = labels[(labels[:, 0] == experiment) & (labels[:, 2] <= len(ACTIVITIES))]
         # First and last sample count from 1.
         begins = [
@@ -170,11 +170,11 @@ def _windows(path: Path) -> dict[str, Tensor]:
     tensors = {}
     for split, each in parts.items():
         x, y, volunteer = (np.concatenate([trial[part] for trial in each]) for part in range(3))
-        tensors |= _named(split, x, y, volunteer)
+        tensors |= _pack(split, x, y, volunteer)
     return tensors
 
 
-def _filtered(acc: np.ndarray, gyro: np.ndarray) -> np.ndarray:
+def _filter_signals(acc: np.ndarray, gyro: np.ndarray) -> np.ndarray:
     """All nine channels of a trial, ``(samples, 9)``, float32."""
     from scipy import ndimage
 
@@ -195,7 +195,7 @@ def _low_pass(signals: np.ndarray, cutoff: float) -> np.ndarray:
     return signal.filtfilt(b, a, signals, axis=0)
 
 
-def _named(split: str, x: np.ndarray, y: np.ndarray, volunteer: np.ndarray) -> dict[str, Tensor]:
+def _pack(split: str, x: np.ndarray, y: np.ndarray, volunteer: np.ndarray) -> dict[str, Tensor]:
     return {
         f"{split}.x": torch.from_numpy(x).contiguous(),
         f"{split}.y": torch.from_numpy(y.astype(np.int64)),

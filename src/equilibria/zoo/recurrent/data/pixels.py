@@ -65,7 +65,7 @@ class NoisyRows:
         inputs[:, : rows.shape[1]] = rows
         generator = torch.Generator()
         for sample, key in zip(inputs, self.keys[index].tolist(), strict=True):
-            generator.manual_seed(_mixed(self.seed, key))
+            generator.manual_seed(_mix_seed(self.seed, key))
             sample[rows.shape[1] :].normal_(generator=generator)
         return inputs, targets
 
@@ -74,7 +74,7 @@ class NoisyRows:
         return replace(self, images=self.images.select(index), keys=self.keys[index])
 
 
-def _mixed(seed: int, key: int) -> int:
+def _mix_seed(seed: int, key: int) -> int:
     """A seed of 32 bits, which is all that torch's generator uses: another one for each key."""
     of_seed = int.from_bytes(hashlib.sha256(str(seed).encode()).digest()[:4], "big")
     return (key * 0x9E3779B1 + of_seed) % (1 << 32)  # an odd factor: no two keys meet
@@ -94,7 +94,7 @@ def pixels(files: Files, *, permuted: bool) -> SequenceSet:
         flat = images.inputs.flatten(1)
         return Sequences((flat[:, places] if permuted else flat)[:, :, None], images.targets)
 
-    return _derived(files, "mnist", sequences, lambda shape: ("pixel",))
+    return _derive(files, "mnist", sequences, lambda shape: ("pixel",))
 
 
 def noisy(files: Files, *, steps: int = 1000, seed: int = 0) -> SequenceSet:
@@ -119,10 +119,10 @@ def noisy(files: Files, *, steps: int = 1000, seed: int = 0) -> SequenceSet:
         return tuple(f"{each}column {column}" for each in colours for column in range(shape[2]))
 
     name = "cifar10" if files.entry.name == NOISY_CIFAR10.name else "mnist"
-    return _derived(files, name, sequences, channels, steps, seed)
+    return _derive(files, name, sequences, channels, steps, seed)
 
 
-def _derived(
+def _derive(
     files: Files,
     name: str,
     sequences: Callable[[Split, int], SequenceSamples],

@@ -81,10 +81,10 @@ def read(path: Path, how: Reading) -> tuple[np.ndarray, tuple[str, ...]]:
             "least one step and one channel"
         )
     values = arrays.real(each if each.ndim == 2 else each[:, None], name)
-    return filled(values, how.missing, lambda *at: f"{name} at [{at[0]}, {at[1]}]"), ()
+    return fill(values, how.missing, lambda *at: f"{name} at [{at[0]}, {at[1]}]"), ()
 
 
-def filled(values: np.ndarray, missing: Missing, where: Callable[[int, int], str]) -> np.ndarray:
+def fill(values: np.ndarray, missing: Missing, where: Callable[[int, int], str]) -> np.ndarray:
     """A sequence without its missing values; see `Reading.missing`.
 
     Args:
@@ -153,6 +153,6 @@ def _text(path: Path, how: Reading) -> tuple[np.ndarray, tuple[str, ...]]:
             f"{path}, line {lines[step]}, column {column + 1}: {whole[step, column]} is not a "
             "finite number in float32"
         )
-    return filled(
+    return fill(
         whole, how.missing, lambda step, column: f"{path}, line {lines[step]}, column {column + 1}"
     ), names

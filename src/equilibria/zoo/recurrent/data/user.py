@@ -108,9 +108,9 @@ def load(
         parts, channels = _read(files, how)
     if whole and TRAIN not in parts:
         parts[TRAIN] = parts[TEST]
-    labels = _sorted(parts[TRAIN].labels)
+    labels = _sort_names(parts[TRAIN].labels)
     _check_labels(parts, labels, root)
-    groups = _sorted([g for part in parts.values() for g in part.groups or ()])
+    groups = _sort_names([g for part in parts.values() for g in part.groups or ()])
     wide = arrays.coarse([each for part in parts.values() for each in part.sequences])
     dtype = torch.float64 if wide.any() else torch.float32
     splits = {name: _sequences(part, labels, groups, dtype) for name, part in parts.items()}
@@ -118,7 +118,7 @@ def load(
         every = splits[TRAIN]
         held = torch.ones(len(every), dtype=torch.bool)
         if not whole:
-            held = division.held_out(every.targets, every.groups, labels, root)
+            held = division.hold_out(every.targets, every.groups, labels, root)
             splits[TRAIN] = every.select((~held).nonzero()[:, 0])
         splits[TEST] = every.select(held.nonzero()[:, 0])
     name = str(root.resolve())
@@ -166,7 +166,7 @@ def _numbers(names: Sequence[str], known: Sequence[str]) -> Tensor:
     return torch.tensor([number[name] for name in names])
 
 
-def _sorted(names: Sequence[str]) -> list[str]:
+def _sort_names(names: Sequence[str]) -> list[str]:
     """Different names, sorted as numbers where all are numbers."""
     found = set(names)
     numbers = all(re.fullmatch(r"-?\d+(\.\d+)?", name) for name in found)
@@ -266,10 +266,10 @@ def _read(files: dict[Path, _Place], how: Reading) -> tuple[dict[str, _Part], tu
         part.labels.append(place.label)
         if part.groups is not None and place.group is not None:
             part.groups.append(place.group)
-    return parts, next(iter(names), _unnamed(width))
+    return parts, next(iter(names), _number_channels(width))
 
 
-def _unnamed(count: int) -> tuple[str, ...]:
+def _number_channels(count: int) -> tuple[str, ...]:
     return tuple(f"channel {number}" for number in range(1, count + 1))
 
 
@@ -294,7 +294,7 @@ def _from_arrays(root: Path, missing: Missing) -> tuple[dict[str, _Part], tuple[
                 f"x in {path} has {width} channels, and in train.npz {channels}: expected the same"
             )
         parts["valid" if name in VALID else name] = part
-    return parts, _unnamed(channels)
+    return parts, _number_channels(channels)
 
 
 def _arrays(path: Path, missing: Missing) -> _Part:
@@ -332,7 +332,7 @@ def _arrays(path: Path, missing: Missing) -> _Part:
     x = arrays.real(x, f"x in {path}")
     return _Part(
         [
-            tables.filled(
+            tables.fill(
                 each[:length],
                 missing,
                 lambda *at, number=number: f"x in {path} at [{number}, {at[0]}, {at[1]}]",

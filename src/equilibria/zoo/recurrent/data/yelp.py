@@ -86,7 +86,7 @@ def read(files: Files, *, train: int | None = None, test: int | None = None) -> 
         first = 0 if split == "train" else counts["train"] or 0
         return islice(_lines(path), first, first + (counts[split] or 0))
 
-    found = remote.tensors(f"sequences/yelp-{key}", lambda: _encoded(reviews, path))
+    found = remote.tensors(f"sequences/yelp-{key}", lambda: _encode(reviews, path))
     for split, count in counts.items():
         if count is not None and (there := len(found[f"{split}.stars"])) < count:
             raise DataError(f"{path} has {there:,} reviews to {split} on: expected {count:,}")
@@ -111,7 +111,7 @@ def words(text: str) -> list[str]:
     return [word if len(word) <= LONGEST else UNKNOWN for word in found]
 
 
-def _encoded(reviews: Callable[[str], Iterator[Review]], path: Path) -> dict[str, Tensor]:
+def _encode(reviews: Callable[[str], Iterator[Review]], path: Path) -> dict[str, Tensor]:
     """Tokens, lengths and stars of both splits: one pass for the vocabulary, one to encode."""
     training = track(reviews("train"), None, "Counting the words of Yelp reviews")
     texts = (" ".join(words(text)) + " " for _, text in training)

@@ -36,7 +36,7 @@ class Transition(nn.Module, abc.ABC):
     def matrices(self) -> tuple[Tensor, ...]:
         """Return the transposed matrices that `forward` takes; the first multiplies s."""
 
-    def bounded(self, matrix: Tensor) -> Tensor:
+    def limit_norm(self, matrix: Tensor) -> Tensor:
         """Return the matrix, scaled down where its largest singular value is above the bound."""
         if self.bound is None:
             return matrix
@@ -70,7 +70,7 @@ class Dense(Transition):
         uniform_([self.U], hidden)
 
     def matrices(self) -> tuple[Tensor, ...]:
-        return (self.bounded(self.U).t(),)
+        return (self.limit_norm(self.U).t(),)
 
 
 class LowRank(Transition):
@@ -95,7 +95,7 @@ class LowRank(Transition):
 
     def matrices(self) -> tuple[Tensor, ...]:
         once = self.once()
-        return (self.bounded(once @ once).t(),)
+        return (self.limit_norm(once @ once).t(),)
 
     def once(self) -> Tensor:
         """Return I + V H."""
@@ -125,7 +125,7 @@ class Deep(Transition):
         uniform_(list(self.maps), hidden)
 
     def matrices(self) -> tuple[Tensor, ...]:
-        return tuple(self.bounded(each).t() for each in self.maps)
+        return tuple(self.limit_norm(each).t() for each in self.maps)
 
     def forward(self, s: Tensor, u: Tensor, *matrices: Tensor) -> Tensor:
         s = super().forward(s, u, *matrices)

@@ -88,7 +88,7 @@ class ImplicitERNNCell(Equilibrated):
             solution = self.solve(u[there], self.weights())
             z = torch.zeros_like(u, dtype=solution.value.dtype)
             z = z.masked_scatter(there[..., None], solution.value)
-        output = accumulated(z, state[0], self.tau)
+        output = accumulate(z, state[0], self.tau)
         after = output[-1] if lengths is None else last(output, lengths)
         return Sweep(output, (after,), (solution,))
 
@@ -107,7 +107,7 @@ class ImplicitERNNOptions(EquilibratedOptions):
         return True
 
 
-def accumulated(z: Tensor, before: Tensor, tau: int) -> Tensor:
+def accumulate(z: Tensor, before: Tensor, tau: int) -> Tensor:
     """Return h_k = z_k + tau h_(k-1) for all k, (time, batch, hidden).
 
     Args:

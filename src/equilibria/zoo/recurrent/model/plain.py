@@ -167,7 +167,7 @@ class SpectralRNNCell(Cell):
     @override
     def weights(self) -> tuple[Tensor, ...]:
         sigma = 1 + 2 * self.radius * (torch.sigmoid(self.v) - 0.5)
-        matrix = (reflected(self.left) * sigma) @ reflected(self.right).t()
+        matrix = (reflect(self.left) * sigma) @ reflect(self.right).t()
         return (matrix.t(),)
 
     @override
@@ -196,7 +196,7 @@ class SpectralRNNOptions(CellOptions):
         check_fields(self, "(0, inf)", "reflections", "radius")
 
 
-def reflected(vectors: Tensor) -> Tensor:
+def reflect(vectors: Tensor) -> Tensor:
     """Return the product of the reflections I - 2 v v^T / |v|^2 of columns v, (hidden, hidden).
 
     Row i of column j counts where i >= j: the entries above would be redundant.

@@ -81,10 +81,10 @@ class ChannelStatistics:
             for each in (self.mean, self.deviation)
         )
         x = ((x - mean) / deviation).float()
-        return x if self.compress is None else compressed(x, self.compress)
+        return x if self.compress is None else compress_signal(x, self.compress)
 
 
-def compressed(x: Tensor, scale: float) -> Tensor:
+def compress_signal(x: Tensor, scale: float) -> Tensor:
     """Return asinh(x / scale) / asinh(1 / scale)."""
     return torch.asinh(x / scale) / math.asinh(1 / scale)
 
@@ -212,7 +212,7 @@ class SequenceClassification(TaskConfig):
                 "there are no sequences to learn from: name a folder with --data FOLDER, with one "
                 "subfolder of CSV, NPZ or WAV files per class"
             )
-        return SequenceTask(self, self._found(data_dir))
+        return SequenceTask(self, self._load_set(data_dir))
 
     @override
     def load_other(self, run: Path, data_dir: Path | None = None) -> SequenceTask:
@@ -222,9 +222,9 @@ class SequenceClassification(TaskConfig):
             DataError: their classes or channels are not the run's.
         """
         config = replace(self, samples=None, valid=None)
-        return SequenceTask(config, config._found(data_dir, other=True), run / SEQUENCES)
+        return SequenceTask(config, config._load_set(data_dir, other=True), run / SEQUENCES)
 
-    def _found(self, data_dir: Path | None, other: bool = False) -> SequenceSet:
+    def _load_set(self, data_dir: Path | None, other: bool = False) -> SequenceSet:
         """The data; `other` than those that the keys in `READING` were given for."""
         assert self.data is not None  # nobody names data to evaluate on without a name
         usual = {field.name: field.default for field in dataclasses.fields(self)}
@@ -262,10 +262,10 @@ class SequenceTask(LabelledTask):
                 f"'{config.data}' has tokens, not signals: set task.noise to 0 and task.compress "
                 "to null"
             )
-        samples = _chosen(config, found)
+        samples = _select(config, found)
         self.statistics: ChannelStatistics | None = None
         if seen is not None:
-            self.statistics = self._seen(seen)
+            self.statistics = self._read_statistics(seen)
         elif config.standardise and found.vocabulary is None:
             self.statistics = ChannelStatistics.of(samples["train"], config.compress)
         self.notes = found.form
@@ -276,7 +276,7 @@ class SequenceTask(LabelledTask):
         super().__init__(samples, found.checksum)
         self.label_smoothing = config.label_smoothing
 
-    def _seen(self, path: Path) -> ChannelStatistics | None:
+    def _read_statistics(self, path: Path) -> ChannelStatistics | None:
         """The statistics of a run, once its classes and channels are found to be these."""
         try:
             with reading(path):
@@ -344,7 +344,7 @@ def _single(sequences: SequenceSamples, channels: tuple[str, ...]) -> SequenceSa
     return replace(sequences, inputs=sequences.inputs.float())
 
 
-def _chosen(config: SequenceClassification, found: SequenceSet) -> dict[str, SequenceSamples]:
+def _select(config: SequenceClassification, found: SequenceSet) -> dict[str, SequenceSamples]:
     """The sequences of each split: "train", "test", and perhaps "valid".
 
     Raises:
