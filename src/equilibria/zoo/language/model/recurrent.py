@@ -20,6 +20,74 @@ DEFAULT_CELL = "ERNN"
 """Name of the cell that a language model has where no other is chosen."""
 
 
+class CellLayer(nn.Module):
+    """A layer of any recurrent cell over a whole segment, step by step; called as `KernelLayer`."""
+
+    def __init__(self, width: int, hidden: int, cell: CellOptions) -> None:
+        super().__init__()
+        self.recurrent = CellLoop(width, hidden, cell=cell)
+
+    def forward(
+        self, x: Tensor, states: tuple[Tensor, ...] | None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        before = None
+        if states is not None:
+            stacked = tuple(state.to(x.dtype)[None] for state in states)
+            before = stacked[0] if self.recurrent.states == 1 else stacked
+        swept = self.recurrent.sweep(x.transpose(0, 1), before)
+        return swept.output.transpose(0, 1), tuple(state[0] for state in swept.state)
+
+
+class KernelLayer(nn.Module):
+    """One layer over a whole segment, by torch's own kernel.
+
+    Its two matrices are linear layers of their own, not one `nn.LSTM`, so that the one from state
+    to state can have dropout. With s the logistic function:
+
+    - `lstm`: i, f, g, o = W x_t + U h_(t-1) + b; c_t = s(f) c_(t-1) + s(i) tanh(g);
+      h_t = s(o) tanh(c_t).
+    - `gru`: h_t = (1 - u) n + u h_(t-1), n = tanh(W_n x_t + b + r (U_n h_(t-1) + c)), gates r and
+      u.
+
+    Args:
+        kernel: "lstm" or "gru", the name of torch's function.
+        width: features of the input.
+        hidden: features of the state.
+        dropped: share of the weights from state to state that is dropped in training.
+    """
+
+    def __init__(self, kernel: str, width: int, hidden: int, dropped: float) -> None:
+        super().__init__()
+        gates, self.states = {"lstm": (4, 2), "gru": (3, 1)}[kernel]
+        self.kernel, self.hidden = getattr(torch, kernel), hidden
+        self.input_map = nn.Linear(width, gates * hidden)
+        self.state_map = nn.Linear(hidden, gates * hidden)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -1 / math.sqrt(hidden), 1 / math.sqrt(hidden))
+        if dropped:
+            weight_dropout(self.state_map, dropped)
+
+    def forward(
+        self, x: Tensor, states: tuple[Tensor, ...] | None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return outputs (batch, time, hidden) and the states (batch, hidden) at the end.
+
+        Args:
+            x: (batch, time, width).
+            states: at the end of the segment before; None for zeros.
+        """
+        if states is None:
+            states = (x.new_zeros(len(x), self.hidden),) * self.states
+        maps = self.input_map, self.state_map
+        weights = [m.weight for m in maps] + [m.bias for m in maps]
+        before = [state.to(x.dtype)[None] for state in states]
+        output, *after = self.kernel(
+            *(x, before if self.states > 1 else before[0], weights),
+            *(True, 1, 0.0, self.training, False, True),
+        )
+        return output, tuple(state[0] for state in after)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RecurrentConfig(SequenceConfig, ExplicitConfig):
     """The architecture of a recurrent language model.
@@ -66,7 +134,7 @@ class RecurrentConfig(SequenceConfig, ExplicitConfig):
         return Recurrent(self)
 
     @abc.abstractmethod
-    def layer(self, width: int) -> "Layer":
+    def layer(self, width: int) -> nn.Module:
         """Return a new layer of inputs of some width."""
 
 
@@ -75,8 +143,8 @@ class LSTMConfig(RecurrentConfig):
     __doc__ = RecurrentConfig.__doc__
 
     @override
-    def layer(self, width: int) -> "Layer":
-        return LSTMLayer(width, self.hidden, self.weight_dropout)
+    def layer(self, width: int) -> nn.Module:
+        return KernelLayer("lstm", width, self.hidden, self.weight_dropout)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +152,8 @@ class GRUConfig(RecurrentConfig):
     __doc__ = RecurrentConfig.__doc__
 
     @override
-    def layer(self, width: int) -> "Layer":
-        return GRULayer(width, self.hidden, self.weight_dropout)
+    def layer(self, width: int) -> nn.Module:
+        return KernelLayer("gru", width, self.hidden, self.weight_dropout)
 
 
 def _choose_cell() -> CellOptions:
@@ -145,7 +213,6 @@ class CellLanguageConfig(RecurrentConfig):
                 f"{type(self.cell).__name__} solves for its state, and a language model takes a "
                 "cell with a fixed number of steps: ERNN, for example"
             )
-
         if getattr(self.cell, "times", None) is not None:
             raise ValueError(
                 "a language model goes on from segment to segment, and cell.times counts steps "
@@ -153,105 +220,8 @@ class CellLanguageConfig(RecurrentConfig):
             )
 
     @override
-    def layer(self, width: int) -> "Layer":
+    def layer(self, width: int) -> nn.Module:
         return CellLayer(width, self.hidden, self.cell)
-
-
-class Layer(nn.Module, abc.ABC):
-    """One layer over a whole segment."""
-
-    @abc.abstractmethod
-    def forward(
-        self, x: Tensor, states: tuple[Tensor, ...] | None
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return outputs (batch, time, hidden) and the states (batch, hidden) at the end.
-
-        Args:
-            x: (batch, time, width).
-            states: at the end of the segment before; None for zeros.
-        """
-
-
-class CellLayer(Layer):
-    """A layer of any recurrent cell, step by step."""
-
-    def __init__(self, width: int, hidden: int, cell: CellOptions) -> None:
-        super().__init__()
-        self.recurrent = CellLoop(width, hidden, cell=cell)
-
-    @override
-    def forward(
-        self, x: Tensor, states: tuple[Tensor, ...] | None
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        before = None
-        if states is not None:
-            stacked = tuple(state.to(x.dtype)[None] for state in states)
-            before = stacked[0] if self.recurrent.states == 1 else stacked
-        swept = self.recurrent.sweep(x.transpose(0, 1), before)
-        return swept.output.transpose(0, 1), tuple(state[0] for state in swept.state)
-
-
-class RecurrentLayer(Layer):
-    """One layer over a whole segment, by torch's own kernel.
-
-    Its two matrices are linear layers of their own, not one `nn.LSTM`, so that the one from state
-    to state can have dropout.
-
-    Args:
-        width: features of the input.
-        hidden: features of the state.
-        dropped: share of the weights from state to state that is dropped in training.
-    """
-
-    gates: int
-    states: int
-
-    def __init__(self, width: int, hidden: int, dropped: float) -> None:
-        super().__init__()
-        self.hidden = hidden
-        self.input_map = nn.Linear(width, self.gates * hidden)
-        self.state_map = nn.Linear(hidden, self.gates * hidden)
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -1 / math.sqrt(hidden), 1 / math.sqrt(hidden))
-        if dropped:
-            weight_dropout(self.state_map, dropped)
-
-    def forward(
-        self, x: Tensor, states: tuple[Tensor, ...] | None
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        if states is None:
-            states = (x.new_zeros(len(x), self.hidden),) * self.states
-        maps = self.input_map, self.state_map
-        weights = [m.weight for m in maps] + [m.bias for m in maps]
-        output, *after = self.run(x, [state.to(x.dtype)[None] for state in states], weights)
-        return output, tuple(state[0] for state in after)
-
-    @abc.abstractmethod
-    def run(self, x: Tensor, states: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, ...]:
-        """Call torch's kernel: outputs, then states (1, batch, hidden)."""
-
-
-class LSTMLayer(RecurrentLayer):
-    """i, f, g, o = W x_t + U h_(t-1) + b; c_t = s(f) c_(t-1) + s(i) tanh(g); h_t = s(o) tanh(c_t).
-
-    s is the logistic function.
-    """
-
-    gates, states = 4, 2
-
-    @override
-    def run(self, x: Tensor, states: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, ...]:
-        return torch.lstm(x, states, weights, True, 1, 0.0, self.training, False, True)
-
-
-class GRULayer(RecurrentLayer):
-    """h_t = (1 - u) n + u h_(t-1), n = tanh(W_n x_t + b + r (U_n h_(t-1) + c)), gates r and u."""
-
-    gates, states = 3, 1
-
-    @override
-    def run(self, x: Tensor, states: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, ...]:
-        return torch.gru(x, states[0], weights, True, 1, 0.0, self.training, False, True)
 
 
 class Recurrent(SequenceModel):
