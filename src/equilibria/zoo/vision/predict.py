@@ -1,6 +1,6 @@
 """What a trained network says of a user's own images: classes, or a mask for each.
 
-`engine.predict` goes through pictures and writes a row for each into a `Journal`, which a second
+`predict` goes through pictures and writes a row for each into a `Journal`, which a second
 call continues.
 """
 
@@ -19,15 +19,15 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from equilibria.nn.using import in_eval_mode
-from equilibria.run.data.storage import DataError, reading
+from equilibria.run.data.storage import DataError
 from equilibria.run.models import EquilibriumModel, Model, Prediction
 from equilibria.run.trees import widen
 from equilibria.solve import Solution, Status
-from equilibria.zoo.io import decode
-from equilibria.zoo.io.decode import Box
+from equilibria.zoo.io import decode, headers
+from equilibria.zoo.io.image_files import View
 from equilibria.zoo.io.rows import Journal
 from equilibria.zoo.vision.model.segmentation import masks_of, upsample
-from equilibria.zoo.vision.task.seen import Seen
+from equilibria.zoo.vision.task.seen import Resize, Seen
 
 
 @dataclass(frozen=True)
@@ -55,47 +55,24 @@ def sight(path: Path, seen: Seen) -> Sight:
     Raises:
         DataError: the file cannot be read, is no image, or is damaged; the message names it.
     """
-    content = _content(path)
-    resize, found = seen.resize, list[tuple[int, int]]()
+    content, resize = decode.read_image(path), seen.resize
     channels, high, wide = seen.shape
-    keep = resize is None and seen.kind == "segmentation"
-    if resize is not None:
-        high, wide = resize.size
-
-    def part(height: int, width: int) -> Box:
-        found.append((height, width))
-        if resize is not None and resize.fit == "stretch":
-            return 0.0, 0.0, float(height), float(width)
-        scale = min(height / high, width / wide) * (1.0 if resize is None else resize.share)
-        tall, broad = scale * high, scale * wide
-        return (height - tall) / 2, (width - broad) / 2, tall, broad
-
     mode = "RGB" if channels == 3 else "L"
-    if keep:
-        values = original(path, content, mode)
-        found.append((values.shape[1], values.shape[2]))
+    if resize is None and seen.kind == "segmentation":
+        values = decode.pixels(content, path, mode, None)
+    elif resize is not None and resize.fit == "stretch":
+        area, part = resize.filter == "area", lambda h, w: (0.0, 0.0, float(h), float(w))
+        values = decode.pixels(content, path, mode, resize.size, part, area)
     else:
-        area = resize is not None and resize.filter == "area"
-        values = decode.pixels(content, path, mode, (high, wide), part, area)
+        resize = resize or Resize(size=(high, wide))
+        shape, area = (channels, *resize.size), resize.filter == "area"
+        view = View(shape=shape, fits=False, share=resize.share, area=area)
+        values = view.pixels(content, path)
+    header = headers.read_header(decode.identify_image(io.BytesIO(content), path))
     pixels = torch.from_numpy(np.ascontiguousarray(values)) / 255
     if seen.statistics is not None:
         pixels = seen.statistics.apply(pixels[None])[0]
-    return Sight(path, pixels, found[0])
-
-
-def original(path: Path, content: bytes | None = None, mode: str = "RGB") -> np.ndarray:
-    """Return an image at its own size, upright, uint8 (channels, height, width).
-
-    Raises:
-        DataError: as `sight`.
-    """
-    content = _content(path) if content is None else content
-    return decode.pixels(content, path, mode, None)
-
-
-def _content(path: Path) -> bytes:
-    with decode.open_image(path) as file, reading(path):
-        return file.read()
+    return Sight(path, pixels, (header.height, header.width))
 
 
 # --- unlabelled -----------------------------------------------------------------------------------
@@ -408,7 +385,8 @@ def _describe_mask(
     journal.draw("masks", name, mask_png(mask, seen.colours, seen.values))
     row["mask"] = f"masks/{name}"
     if options.overlays:
-        journal.draw("overlays", name, overlay_png(original(image.path), mask, seen.colours))
+        whole = decode.pixels(decode.read_image(image.path), image.path, "RGB", None)
+        journal.draw("overlays", name, overlay_png(whole, mask, seen.colours))
         row["overlay"] = f"overlays/{name}"
     counts = torch.bincount(torch.from_numpy(mask).flatten().long(), minlength=len(seen.labels))
     shares = (counts / mask.size).tolist()

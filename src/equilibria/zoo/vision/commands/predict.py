@@ -34,7 +34,7 @@ from equilibria.solve import Status
 from equilibria.words import others
 from equilibria.zoo.io.naming import pictures
 from equilibria.zoo.io.rows import Journal, journal
-from equilibria.zoo.vision.commands.views import add_views, changes_of, view
+from equilibria.zoo.vision.commands.views import Views
 from equilibria.zoo.vision.model.config import VisionConfig
 from equilibria.zoo.vision.predict import Large, Options, predict
 from equilibria.zoo.vision.task.seen import IMAGES, Seen
@@ -71,7 +71,8 @@ def main(argv: Sequence[str]) -> int:
         "--video", action="store_true", help="treat the images as consecutive frames of a video"
     )
     add_solver(parser)
-    add_views(parser)
+    seen_as = Views()
+    seen_as.add_to(parser)
     parser.add_device()
     arguments = parser.parse_args(list(argv))
     for option in ("batch_size", "top"):
@@ -86,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
             f"predict is for networks on images, and {folder.path} has another, "
             f"{recipe.model.title}: name a run on images"
         )
-    views = changes_of(arguments, recipe)
+    views = seen_as.changes_of(arguments, recipe)
     if arguments.video and (views or not recipe.model.implicit):
         what = f"--{next(iter(views))}" if views else f"{type(recipe.model).__name__}"
         raise UserError(
@@ -101,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
     solver = solve_by(arguments.solver, loaded)
     accelerator = evaluation.accelerator(recipe.precision, arguments.device)
     console = Output(quiet=arguments.quiet)
-    model, large = view(loaded.model.to(accelerator.device), views), None
+    model, large = seen_as.view(loaded.model.to(accelerator.device), views), None
     masks = seen.kind == "segmentation" and "masks" in getattr(recipe.model, "heads", ("masks",))
     if masks and arguments.top is not None:
         raise UserError("--top is for classification, and this run predicts masks: leave it out")
@@ -113,7 +114,7 @@ def main(argv: Sequence[str]) -> int:
     if masks and "window" not in views and not arguments.video:
         high, wide = (round(LARGE * side) for side in seen.shape[1:])
         window = {"window": (high, wide), "overlap": min(high, wide) // 4}
-        large = Large(view(loaded.model, {**views, **window}), (high, wide))
+        large = Large(seen_as.view(loaded.model, {**views, **window}), (high, wide))
     options = Options(
         batch_size=arguments.batch_size,
         top=arguments.top or Options.top,

@@ -17,19 +17,95 @@ LARGEST = 8.0
 
 
 class Views(ViewOptions):
-    """The options of `add_views`, for `equilibria evaluate`."""
+    """The options that say how images are seen, for `equilibria evaluate` and `predict`."""
 
     @override
     def add_to(self, parser: Parser) -> None:
-        add_views(parser)
+        parser.add_argument(
+            "--scales",
+            type=float,
+            nargs="+",
+            metavar="SCALE",
+            help="segmentation: average the class probabilities over these scales, such as "
+            "0.75 1 1.25",
+        )
+        parser.add_argument(
+            "--mirrored",
+            action="store_true",
+            help="segmentation: average them over mirrored images too",
+        )
+        parser.add_argument(
+            "--window",
+            type=int,
+            nargs=2,
+            metavar=("HEIGHT", "WIDTH"),
+            help="segmentation: process larger images in overlapping windows of this size, "
+            "in pixels",
+        )
+        parser.add_argument(
+            "--overlap",
+            type=int,
+            metavar="PIXELS",
+            help="least overlap of two windows, in pixels (default: a quarter of the shorter side)",
+        )
 
     @override
     def changes_of(self, arguments: Any, recipe: Recipe) -> dict[str, Any]:
-        return changes_of(arguments, recipe)
+        """Return what the options say, as a record holds it; empty where images are seen as usual.
+
+        Raises:
+            UserError: the run's model does not tell the class of each pixel, or `--overlap` is
+                given without `--window`.
+        """
+        found: dict[str, Any] = {}
+        if arguments.scales:
+            if wrong := [each for each in arguments.scales if not 0 < each <= LARGEST]:
+                raise UserError(
+                    "--scales are factors of height and width, above 0 and at most "
+                    f"{LARGEST:g}; got {wrong[0]:g}"
+                )
+            found["scales"] = list(arguments.scales)
+        if arguments.mirrored:
+            found["mirrored"] = True
+        if arguments.window:
+            found["window"] = list(arguments.window)
+            short = min(arguments.window)
+            found["overlap"] = short // 4 if arguments.overlap is None else arguments.overlap
+        elif arguments.overlap is not None:
+            raise UserError("--overlap needs windows: give their size with --window HEIGHT WIDTH")
+        if not found:
+            return found
+        from equilibria.zoo.vision.model.config import VisionConfig
+
+        if not (isinstance(recipe.model, VisionConfig) and recipe.model.dense):
+            raise UserError(
+                f"--{next(iter(found))} is for segmentation, which this run's {recipe.model.title} "
+                "does not do: leave it out"
+            )
+        if "masks" not in getattr(recipe.model, "heads", ("masks",)):
+            raise UserError(
+                f"--{next(iter(found))} is for segmentation, and this network has no head for "
+                "masks: leave it out"
+            )
+        return found
 
     @override
     def view(self, model: Model, changes: Mapping[str, Any]) -> Model:
-        return view(model, changes)
+        from equilibria.zoo.vision.model.segmentation import MultiScale, Tiled
+
+        try:
+            if "window" in changes:
+                high, wide = changes["window"]
+                model = Tiled(model, size=(high, wide), overlap=changes["overlap"])
+            if "scales" in changes or "mirrored" in changes:
+                model = MultiScale(
+                    model,
+                    scales=changes.get("scales", (1.0,)),
+                    mirrored=changes.get("mirrored", False),
+                )
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        return model.eval()
 
     @override
     def describe(self, changes: Mapping[str, Any]) -> str:
@@ -41,95 +117,3 @@ class Views(ViewOptions):
         if "window" in changes:
             parts.append("windows of {} x {}".format(*changes["window"]))
         return "".join(f", {part}" for part in parts)
-
-
-def add_views(parser: Parser) -> None:
-    """Add the options that say how images are seen."""
-    parser.add_argument(
-        "--scales",
-        type=float,
-        nargs="+",
-        metavar="SCALE",
-        help="segmentation: average the class probabilities over these scales, such as 0.75 1 1.25",
-    )
-    parser.add_argument(
-        "--mirrored",
-        action="store_true",
-        help="segmentation: average them over mirrored images too",
-    )
-    parser.add_argument(
-        "--window",
-        type=int,
-        nargs=2,
-        metavar=("HEIGHT", "WIDTH"),
-        help="segmentation: process larger images in overlapping windows of this size, in pixels",
-    )
-    parser.add_argument(
-        "--overlap",
-        type=int,
-        metavar="PIXELS",
-        help="least overlap of two windows, in pixels (default: a quarter of the shorter side)",
-    )
-
-
-def changes_of(arguments: Any, recipe: Recipe) -> dict[str, Any]:
-    """Return what the options say, as a record holds it; empty where images are seen as usual.
-
-    Raises:
-        UserError: the run's model does not tell the class of each pixel, or `--overlap` is given
-            without `--window`.
-    """
-    found: dict[str, Any] = {}
-    if arguments.scales:
-        if wrong := [each for each in arguments.scales if not 0 < each <= LARGEST]:
-            raise UserError(
-                f"--scales are factors of height and width, above 0 and at most {LARGEST:g}; got "
-                f"{wrong[0]:g}"
-            )
-        found["scales"] = list(arguments.scales)
-    if arguments.mirrored:
-        found["mirrored"] = True
-    if arguments.window:
-        found["window"] = list(arguments.window)
-        short = min(arguments.window)
-        found["overlap"] = short // 4 if arguments.overlap is None else arguments.overlap
-    elif arguments.overlap is not None:
-        raise UserError("--overlap needs windows: give their size with --window HEIGHT WIDTH")
-    if not found:
-        return found
-    from equilibria.zoo.vision.model.config import VisionConfig
-
-    if not (isinstance(recipe.model, VisionConfig) and recipe.model.dense):
-        raise UserError(
-            f"--{next(iter(found))} is for segmentation, which this run's {recipe.model.title} "
-            "does not do: leave it out"
-        )
-    if "masks" not in getattr(recipe.model, "heads", ("masks",)):
-        raise UserError(
-            f"--{next(iter(found))} is for segmentation, and this network has no head for masks: "
-            "leave it out"
-        )
-    return found
-
-
-def view(model: Model, changes: Mapping[str, Any]) -> Model:
-    """Return a model that sees images as `changes_of` says.
-
-    Raises:
-        UserError: it cannot.
-    """
-    from equilibria.zoo.vision.model.segmentation import MultiScale, Tiled
-
-    try:
-        if "window" in changes:
-            high, wide = changes["window"]
-            model = Tiled(model, size=(high, wide), overlap=changes["overlap"])
-        if "scales" in changes or "mirrored" in changes:
-            model = MultiScale(
-                model,
-                scales=changes.get("scales", (1.0,)),
-                mirrored=changes.get("mirrored", False),
-            )
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    return model.eval()
