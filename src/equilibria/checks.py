@@ -15,6 +15,7 @@ _WORDS = {
     "(0, inf]": "be positive",
     "[0, inf)": "not be negative",
     "[1, inf)": "be at least 1",
+    "[2, inf)": "be at least 2",
 }
 
 

@@ -171,7 +171,7 @@ def test_large_signals_are_learned_in_batches(monkeypatch, asked):
         (["a.png", "--task.fit", "gradient"], "--task.fit gradient leaves a constant open"),
         (["a.png", "--recipe", "digits"], "recipe digits is not for signals"),
         (["a.png", "--task.seconds", "2"], "seconds is for sounds, and a.png is an image"),
-        (["a.png", "--task.size", "1"], "size must be at least 2; got 1"),
+        (["a.png", "--task.size", "1"], "size must be at least 2, or be null; got 1"),
         (["no.png"], "no.png"),
         (["a.png", "--widht", "4"], "widht"),
         (["a.png", "--task.data", "b.png"], "--task.data sets the signal, which is a.png"),

@@ -162,7 +162,7 @@ def test_grey_is_the_weighted_mean_of_colours(tmp_path):
         ({"signal": "camera"}, "waves.png, a single signal"),
         ({"size": 1}, "size must be at least 2"),
         ({"channels": 2}, "channels must be 1, 3 or null"),
-        ({"near": 1.5}, r"near is a share and must lie in \[0, 1\]"),
+        ({"near": 1.5}, r"near must lie in \[0, 1\]"),
         ({"split": "half"}, "split must be whole or quarter; got half"),
     ],
 )
@@ -331,7 +331,7 @@ def test_points_of_a_shape_are_a_function_of_the_step():
     assert not torch.equal(first.inputs, second.inputs)
     assert torch.equal(again.batch(1).inputs, second.inputs)
     assert int(second.targets["near"].sum()) == 20
-    assert torch.equal(task.shape.inside(second.inputs), second.targets["inside"])
+    assert torch.equal(task.signal.inside(second.inputs), second.targets["inside"])
     shares = [again.batch(1, Part(k, 2)) for k in range(2)]
     assert [int(each.targets["near"].sum()) for each in shares] == [10, 10]
     assert sorted(torch.cat([each.inputs for each in shares]).tolist()) == sorted(
@@ -363,7 +363,7 @@ def test_a_shape_is_learned_and_judged_near_its_surface():
     with torch.no_grad():
         told = trainer.model(inputs).output
     near = signals.Occupancy(inputs[:400], targets["inside"][:400])
-    assert found["iou"] == pytest.approx(task.shape.near_surface_iou(told[:400], near))
+    assert found["iou"] == pytest.approx(task.signal.near_surface_iou(told[:400], near))
 
 
 def test_shapes_refuse_what_does_not_fit_them():

@@ -1,8 +1,8 @@
 """A signal beside what its network makes of it, and where its equilibrium is found late."""
 
 # Annotations are evaluated here: where they are postponed, a TypedDict knows no NotRequired.
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, NotRequired
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NotRequired
 
 import torch
 from torch import Tensor
@@ -44,14 +44,6 @@ class _Signal(Stored):
     pictures: list[_WrongPart | _CoarsePart]
 
 
-class _Seen(NamedTuple):
-    """What a network says at some points, and how its solves ended; None of an explicit one."""
-
-    output: Tensor
-    evals: Tensor | None
-    status: Tensor | None
-
-
 def _hang(
     task: GridTask | ShapeTask, model: Model, batch: int
 ) -> tuple[Hanging, dict[str, Any]] | None:
@@ -76,15 +68,15 @@ def _hang(
     for number in range(count):
         place = (2 * number + 1) * len(pictures) // (2 * count)
         rows = torch.arange(place * size, (place + 1) * size)
-        seen = _evaluate(model, signal.points, rows, batch)
         target = pictures[place]
-        found = seen.output.reshape(target.shape)
+        output, settled = _evaluate(model, signal.points, rows, batch, target.shape[:2])
+        found = output.reshape(target.shape)
         if task.fit == "gradient":
             found = found + (target - found).mean((0, 1))
         name = signal.name if len(pictures) == 1 else f"frame {place}"
         error = (found.clamp(-1, 1) - target).abs().mean(2) / 2
         about = {"name": name, "error": float(error.square().mean().sqrt())}
-        _add(hanging, about, seen, target / 2 + 0.5, found / 2 + 0.5, error)
+        _add(hanging, about, settled, target / 2 + 0.5, found / 2 + 0.5, error)
     about = {"signal": signal.field.kind, "black": _BLACK, "constant": task.fit == "gradient"}
     return hanging, {"count": len(pictures), "seen": count, **about}
 
@@ -97,30 +89,25 @@ def _section(
     axes = [line, line, line]
     axes[axis] = middle
     points = Points((axes[0], axes[1], axes[2]))
-    seen = _evaluate(model, points, torch.arange(len(points)), batch)
-    truth = task.shape.inside(points[:]).float().reshape(_SIDE, _SIDE, 1)
-    told = seen.output.float().sigmoid().reshape(_SIDE, _SIDE, 1)
+    places = torch.arange(len(points))
+    output, settled = _evaluate(model, points, places, batch, (_SIDE, _SIDE))
+    truth = task.signal.inside(points[:]).float().reshape(_SIDE, _SIDE, 1)
+    told = output.sigmoid().reshape(_SIDE, _SIDE, 1)
     error = ((told > 0.5).float() - truth).abs()[..., 0]
     about = {"name": f"section {name} = 0", "wrong": float(error.mean())}
-    _add(hanging, about, seen, truth, told, error)
+    _add(hanging, about, settled, truth, told, error)
 
 
 def _add(
     hanging: Hanging,
     about: dict[str, Any],
-    seen: _Seen,
+    settled: Settling | None,
     image: Tensor,
     told: Tensor,
     error: Tensor,
 ) -> None:
     """Add a picture, with the maps of it; values from 0 to 1, (height, width, channels)."""
     size = size_to_look_at(*error.shape)
-    settled = None
-    if seen.evals is not None and seen.status is not None:
-        # The worst of the statuses that there are speaks for all points.
-        worst = Status(int(seen.status.max()))
-        after = seen.evals.reshape(error.shape)
-        settled = Settling(after=after, evals=int(after.max()), status=worst)
     hanging.add(
         about,
         settled,
@@ -131,7 +118,10 @@ def _add(
     )
 
 
-def _evaluate(model: Model, points: Points, rows: Tensor, batch: int) -> _Seen:
+def _evaluate(
+    model: Model, points: Points, rows: Tensor, batch: int, shape: Sequence[int]
+) -> tuple[Tensor, Settling | None]:
+    """What a network says at some points of a picture of a shape, and how its solves ended."""
     outputs, evals, status = list[Tensor](), list[Tensor](), list[Tensor]()
     for part in rows.split(batch):
         found = model(points[part])
@@ -139,8 +129,11 @@ def _evaluate(model: Model, points: Points, rows: Tensor, batch: int) -> _Seen:
         if isinstance(model, EquilibriumModel):
             evals.append(found.solution.stats.evals)
             status.append(found.solution.status)
-    solved = torch.cat(evals), torch.cat(status)
-    return _Seen(torch.cat(outputs), *solved) if evals else _Seen(torch.cat(outputs), None, None)
+    if not evals:
+        return torch.cat(outputs), None
+    # The worst of the statuses that there are speaks for all points.
+    worst, after = Status(int(torch.cat(status).max())), torch.cat(evals).reshape(*shape)
+    return torch.cat(outputs), Settling(after=after, evals=int(after.max()), status=worst)
 
 
 def _describe(content: Mapping[str, Any]) -> str:

@@ -29,10 +29,17 @@ from equilibria.run.cli.status import DONE
 from equilibria.run.memory import free_bytes
 from equilibria.run.report.words import mib
 from equilibria.solve import SolveWarning
-from equilibria.zoo.signal.commands.words import quality, what
 from equilibria.zoo.signal.data import Points
 from equilibria.zoo.signal.predict.decoder import CHUNK, load
-from equilibria.zoo.signal.predict.output import ENDINGS, check, draw, per_pixel, write
+from equilibria.zoo.signal.predict.output import (
+    ENDINGS,
+    check,
+    draw,
+    per_pixel,
+    quality,
+    what,
+    write,
+)
 
 LESS_MEMORY = "lower --chunk"
 """What to do where the memory does not suffice for other reasons than the signal's own size."""

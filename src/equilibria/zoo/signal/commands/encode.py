@@ -31,9 +31,9 @@ from equilibria.run.memory import free_bytes
 from equilibria.run.recipe import Recipe
 from equilibria.run.report.words import mib
 from equilibria.zoo.signal import data as signals
-from equilibria.zoo.signal.commands.words import quality, what
 from equilibria.zoo.signal.model.configs import RepresentationConfig
 from equilibria.zoo.signal.predict import encode
+from equilibria.zoo.signal.predict.output import quality, what
 from equilibria.zoo.signal.task import SignalRepresentation
 
 LESS_MEMORY = "lower --batch-size, --model.width or --task.size"

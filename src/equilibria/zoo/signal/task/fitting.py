@@ -11,11 +11,13 @@ from typing import Any, Self, TypedDict
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from equilibria.metric import Metric, Sums
 from equilibria.run.data import storage
 from equilibria.run.data.storage import DataError, reading, replace_file
 from equilibria.run.models import ModelConfig
+from equilibria.run.tasks.base import Task
 from equilibria.zoo.signal.data import Field, ShapeField, field_of
 from equilibria.zoo.signal.data.signal import decibels
 from equilibria.zoo.signal.model.configs import LayeredConfig, RepresentationConfig, SineConfig
@@ -28,38 +30,6 @@ PITCH = 3_600.0
 
 SOLID = 32.0
 """Scale for a shape."""
-
-
-def complete(
-    config: ModelConfig, field: Field | ShapeField, name: str, *, held_out: bool = False
-) -> ModelConfig:
-    """Return the config of a network of coordinates with what the signal says filled in.
-
-    Args:
-        config: what the recipe says.
-        field: of the signal.
-        name: of the signal.
-        held_out: whether pixels between those learned are what matters.
-
-    Raises:
-        ValueError: it is of no such network, or of one for another signal.
-    """
-    if not isinstance(config, RepresentationConfig):
-        raise ValueError(
-            f"{type(config).__name__} describes no network of coordinates: take imfn, isiren, mfn, "
-            "siren-injected or siren"
-        )
-    facts: dict[str, Any] = {"inputs": field.inputs, "outputs": field.outputs}
-    for key, value in facts.items():
-        given = getattr(config, key)
-        if given is not None and given != value:
-            raise ValueError(
-                f"model.{key} is {given}, and {name} has {value}: set it to that, or to null"
-            )
-    if isinstance(config, LayeredConfig) and config.scale is None:
-        sines = isinstance(config, SineConfig)
-        facts["scale"] = suggest_scale(field, sines=sines, held_out=held_out)
-    return replace(config, **facts)
 
 
 def suggest_scale(
@@ -125,6 +95,51 @@ class Described:
             return cls(name=content["name"], field=field_of(content["field"]))
         except ValueError as error:
             raise DataError(f"{path} is damaged ({error})") from None
+
+
+class SignalTask(Task):
+    """What tasks on signals share.
+
+    Attributes:
+        signal: what is learned, a `Signal` or a `Shape`.
+        held_out: whether pixels between those learned are what matters.
+    """
+
+    unit = "points"
+    gallery = "signal"
+    signal: Any
+    held_out: bool = False
+
+    @override
+    def complete(self, config: ModelConfig) -> ModelConfig:
+        """Return the config of a network of coordinates with what the signal says filled in.
+
+        Raises:
+            ValueError: it is of no such network, or of one for another signal.
+        """
+        if not isinstance(config, RepresentationConfig):
+            raise ValueError(
+                f"{type(config).__name__} describes no network of coordinates: take imfn, isiren, "
+                "mfn, siren-injected or siren"
+            )
+        field = self.signal.field
+        facts: dict[str, Any] = {"inputs": field.inputs, "outputs": field.outputs}
+        for key, value in facts.items():
+            given = getattr(config, key)
+            if given is not None and given != value:
+                raise ValueError(
+                    f"model.{key} is {given}, and {self.signal.name} has {value}: set it to that, "
+                    "or to null"
+                )
+        if isinstance(config, LayeredConfig) and config.scale is None:
+            sines = isinstance(config, SineConfig)
+            facts["scale"] = suggest_scale(field, sines=sines, held_out=self.held_out)
+        return replace(config, **facts)
+
+    @override
+    def save(self, folder: Path) -> None:
+        """Write signal.json: what coordinates and values mean."""
+        Described(name=self.signal.name, field=self.signal.field).save(folder)
 
 
 # --- measures -------------------------------------------------------------------------------------

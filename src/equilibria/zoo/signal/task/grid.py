@@ -5,22 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.run.models import Model, ModelConfig
+from equilibria.run.models import Model
 from equilibria.run.tasks.base import SampleTask
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Order, Part
 from equilibria.zoo.signal.data import Points, Signal
 from equilibria.zoo.signal.data.signal import checksum_of
 from equilibria.zoo.signal.model import gradient
 from equilibria.zoo.signal.task.fitting import (
-    Described,
-    complete,
+    SignalTask,
     deviations,
     errors,
     psnr,
@@ -59,7 +57,7 @@ class _Samples:
         return inputs, {**known, "points": inputs} if "slopes" in known else known
 
 
-class GridTask(SampleTask):
+class GridTask(SignalTask, SampleTask):
     """An image, a sound or a film, whose samples are learned by their coordinates.
 
     Inputs are coordinates (points, axes); targets are a dictionary: `values` (points, channels),
@@ -77,14 +75,12 @@ class GridTask(SampleTask):
         ValueError: the signal is no image, and a quarter or the gradient is asked for.
     """
 
-    unit = "points"
-    gallery = "signal"
-
     def __init__(
         self, signal: Signal, title: str, *, split: str = "whole", fit: str = "values"
     ) -> None:
         field = signal.field
         self.signal, self.split, self.fit = signal, split, fit
+        self.held_out = split == "quarter"
         film = field.kind == "film"
         self.frames = field.shape[0] if film else 1
         size = math.prod(field.shape) // self.frames
@@ -95,10 +91,7 @@ class GridTask(SampleTask):
         self.spacing = torch.tensor([2 / (count - 1) for count in field.shape])
         if fit == "gradient":
             known["slopes"] = _slopes(signal)
-        if split == "quarter":
-            train, test = signal.quarters()
-        else:
-            train = test = None
+        train, test = signal.quarters() if self.held_out else (None, None)
         points = signal.points
         super().__init__(
             {"train": _Samples(points, known, train), "test": _Samples(points, known, test)},
@@ -117,11 +110,6 @@ class GridTask(SampleTask):
         else:
             self.metrics = (psnr(peak, _SAID[field.kind]),)
             self.numbered = len(self.samples["train"])
-
-    @override
-    def complete(self, config: ModelConfig) -> ModelConfig:
-        held_out = self.split == "quarter"
-        return complete(config, self.signal.field, self.signal.name, held_out=held_out)
 
     @override
     def feed(self, batch_size: int, seed: int) -> Feed:
@@ -156,11 +144,6 @@ class GridTask(SampleTask):
         if self.fit == "gradient":
             return deviations(output, targets["values"])
         return errors(output, targets["values"], targets["frame"], self.frames, self.clip)
-
-    @override
-    def save(self, folder: Path) -> None:
-        """Write signal.json: what coordinates and values mean."""
-        Described(name=self.signal.name, field=self.signal.field).save(folder)
 
 
 class _Drawn(Feed):

@@ -76,18 +76,13 @@ class SignalRepresentation(TaskConfig):
     data_seed: int = 0
 
     def __post_init__(self) -> None:
-        least = {"size": 2, "rate": 1, "frames": 2, "test": 1, "data_seed": 0, "start": 0}
-        for name, number in least.items():
-            value = getattr(self, name)
-            if value is not None and not value >= number:
-                raise ValueError(f"{name} must be at least {number}; got {value}")
+        check_fields(self, "[2, inf)", "size", "frames")
+        check_fields(self, "[1, inf)", "rate", "test")
+        check_fields(self, "[0, inf)", "data_seed", "start", "noise")
+        check_fields(self, "(0, inf)", "seconds")
+        check_fields(self, "[0, 1]", "near")
         if self.channels not in (None, 1, 3):
             raise ValueError(f"channels must be 1, 3 or null; got {self.channels}")
-        check_fields(self, "(0, inf)", "seconds")
-        if not 0.0 <= self.near <= 1.0:
-            raise ValueError(f"near is a share and must lie in [0, 1]; got {self.near}")
-        if not 0.0 <= self.noise < float("inf"):
-            raise ValueError(f"noise must be 0 or more; got {self.noise}")
         for name, known in (("split", ("whole", "quarter")), ("fit", ("values", "gradient"))):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be {' or '.join(known)}; got {getattr(self, name)}")

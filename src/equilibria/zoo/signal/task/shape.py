@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from equilibria.run.models import Model, ModelConfig
-from equilibria.run.tasks.base import Task, known
+from equilibria.run.models import Model
+from equilibria.run.tasks.base import known
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
 from equilibria.zoo.io.ahead import Ahead
 from equilibria.zoo.signal.data import Shape
@@ -19,8 +18,7 @@ from equilibria.zoo.signal.data.signal import checksum_of
 from equilibria.zoo.signal.task.fitting import (
     CUBE_IOU,
     SURFACE_IOU,
-    Described,
-    complete,
+    SignalTask,
     inside,
 )
 
@@ -28,7 +26,7 @@ _TEST, _TRAIN, _SAMPLE = range(3)
 """First number of the seeds of points to evaluate at, to learn from, and to look at."""
 
 
-class ShapeTask(Task):
+class ShapeTask(SignalTask):
     """The inside of a closed mesh, learned from points in the cube [-1, 1]^3.
 
     Inputs are points (points, 3); targets are a dictionary: `inside` and `near`, bool (points,),
@@ -46,9 +44,7 @@ class ShapeTask(Task):
     papers: Mescheder et al. 2019; Bai 2022 (thesis), sec. 8.3.5.
     """
 
-    unit = "points"
     metrics = (SURFACE_IOU, CUBE_IOU)
-    gallery = "signal"
     refused = (
         "points of a shape are drawn anew in each step, so that no state is used twice: set reuse "
         "to false"
@@ -57,7 +53,7 @@ class ShapeTask(Task):
     def __init__(
         self, shape: Shape, title: str, *, near: float, noise: float, test: int, seed: int
     ) -> None:
-        self.signal = self.shape = shape
+        self.signal = shape
         self.source, self.near, self.noise, self.seed = title, near, noise, seed
         self.test = self.draw_points((_TEST, seed), test, test)
         vertices, faces = shape.mesh
@@ -76,19 +72,15 @@ class ShapeTask(Task):
         """
         parts = []
         if near:
-            parts.append(self.shape.near_surface(near, (*seed, 0), self.noise))
+            parts.append(self.signal.near_surface(near, (*seed, 0), self.noise))
         if even:
-            parts.append(self.shape.uniform(even, (*seed, 1)))
+            parts.append(self.signal.uniform(even, (*seed, 1)))
         points = torch.cat([each.points for each in parts])
         targets = {
             "inside": torch.cat([each.inside for each in parts]),
             "near": torch.arange(near + even) < near,
         }
         return points, targets
-
-    @override
-    def complete(self, config: ModelConfig) -> ModelConfig:
-        return complete(config, self.shape.field, self.shape.name)
 
     @override
     def whole(self) -> int:
@@ -135,11 +127,6 @@ class ShapeTask(Task):
         self, model: Model, output: Tensor, targets: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         return inside(output, targets["inside"], targets["near"])
-
-    @override
-    def save(self, folder: Path) -> None:
-        """Write signal.json: how the cube lies in the space of the file."""
-        Described(name=self.shape.name, field=self.shape.field).save(folder)
 
 
 class _Fresh(Feed):
