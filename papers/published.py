@@ -10,8 +10,6 @@ import functools
 from pathlib import Path
 from typing import Any
 
-__all__ = ["AGARWALA_2022", "BAI_2019", "BAI_2021", "BAI_2022", "KAG_2019", "published"]
-
 AGARWALA_2022 = "Agarwala and Schoenholz 2022"
 BAI_2019 = "Bai et al. 2019"
 BAI_2021 = "Bai et al. 2021"

@@ -1,4 +1,5 @@
-"""What the default solver chooses, for small layers and for cells as large as networks have."""
+"""Evaluations, accelerated samples and milliseconds of a solve by Auto(), beside the best of three
+other solvers by hindsight."""
 
 from __future__ import annotations
 
@@ -85,12 +86,10 @@ def number(rows: Frame, column: str) -> float | None:
 
 STUDY = Study(
     title="What the default chooses",
-    description="Evaluations, accelerated samples and milliseconds of a solve by Auto(), beside "
-    "the best of three other solvers by hindsight.",
     points=lambda scale: [
         Point(
-            factors={"layer": name},
-            measures=[choices],
+            {"layer": name},
+            [choices],
             settings={"rtol": RTOL, "max_evals": MOST, "seconds": SECONDS},
         )
         for name in cases()

@@ -256,9 +256,7 @@ def points(
     """
     return [
         Point(
-            factors={"problem": name},
-            measures=[partial(_step, case=case, methods=methods, **options)],
-            minutes=0.7,
+            {"problem": name}, [partial(_step, case=case, methods=methods, **options)], minutes=0.7
         )
         for name, case in cases.items()
     ]

@@ -1,4 +1,4 @@
-"""Compiled models: graph breaks of training steps, and how fast cells are, by what is compiled."""
+"""Graph breaks of compiled models, and how fast a cell is, by what is compiled."""
 
 from __future__ import annotations
 
@@ -85,17 +85,16 @@ def speeds(context: Context) -> Iterable[dict[str, Any]]:
 
 STUDY = Study(
     title="Compiled models",
-    description="Graph breaks of compiled models, and how fast a cell is, by what is compiled.",
     points=lambda scale: [
         *(
-            Point(factors=pair, measures=[graphs], minutes=0.04)
+            Point(pair, [graphs], minutes=0.04)
             for pair in grid(solver=SOLVERS, adjoint=ADJOINTS)
             if (pair["adjoint"], pair["solver"]) not in NO_PAIR
         ),
         *(
             Point(
-                factors={"batch": batch, "width": width},
-                measures=[speeds],
+                {"batch": batch, "width": width},
+                [speeds],
                 settings={"evals": EVALS, "rounds": ROUNDS},
                 minutes=0.5,
             )

@@ -10,8 +10,6 @@ from typing_extensions import override
 
 import equilibria as eq
 
-__all__ = ["Model"]
-
 
 class Cell(nn.Module):
     """Two matrix products with elementwise work between them, which a compiler fuses."""

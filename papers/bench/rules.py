@@ -1,7 +1,7 @@
-"""Rules that could say CONVERGED, over maps with and without a fixed point.
+"""After how many evaluations each of several rules says CONVERGED, and the relative error of z
+there; "false" where there is no fixed point."""
 
-Each map is iterated once, without a rule; each rule then says where it would have stopped.
-"""
+# Each map is iterated once, without a rule; each rule then says where it would have stopped.
 
 from __future__ import annotations
 
@@ -118,12 +118,10 @@ def said(rows: Frame) -> str:
 
 STUDY = Study(
     title="Rules that could say CONVERGED",
-    description="After how many evaluations each of several rules says CONVERGED, and the relative "
-    'error of z there; "false" where there is no fixed point.',
     points=lambda scale: [
         Point(
-            factors={"map": name},
-            measures=[stops],
+            {"map": name},
+            [stops],
             settings={"rtol": RTOL, "evals": EVALS, "growth": GROWTH, "share": SHARE},
         )
         for name in maps()

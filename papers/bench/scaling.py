@@ -1,4 +1,4 @@
-"""Samples per second of two processes of one thread each, beside one process of one thread."""
+"""Samples per second of two processes of one thread each, beside one."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ def speeds(context: Context) -> dict[str, float]:
 
 STUDY = Study(
     title="Several processes",
-    description="Samples per second of two processes of one thread each, beside one.",
     points=lambda scale: [
         Point(
-            factors={"recipe": recipe, "rows": rows},
-            measures=[speeds],
+            {"recipe": recipe, "rows": rows},
+            [speeds],
             settings={"rounds": ROUNDS, "steps": STEPS, "options": list(OPTIONS)},
             minutes=MINUTES[recipe],
         )

@@ -1,4 +1,9 @@
-"""Forward solvers beside torchdeq's and SciPy's: times, convergence, operations, memory."""
+"""One solve of the whole batch without gradients, to a relative residual of 1e-4, or of 1e-2 with
+bfloat16 inside f.
+
+float32; medians of at most 15 rounds, all solvers interleaved. No solver of ours gives up on slow
+samples (patience=None).
+"""
 
 from __future__ import annotations
 
@@ -39,7 +44,7 @@ def points(scale: Scale) -> list[Point]:
     if scale == "gpu":
         every = grid(problem=usual("cuda"), precision=RTOL, mode=MODES)
     once = [functools.partial(solve, rounds=15)]
-    return [Point(factors=f, measures=once, settings={"rtol": RTOL}, minutes=0.35) for f in every]
+    return [Point(f, once, settings={"rtol": RTOL}, minutes=0.35) for f in every]
 
 
 pivot = functools.partial(Pivot, each="solver")
@@ -127,10 +132,6 @@ VIEWS = [
 
 STUDY = Study(
     title="Solvers beside torchdeq and SciPy",
-    description="One solve of the whole batch without gradients, to a relative residual of 1e-4, "
-    "or of 1e-2 with bfloat16 inside f.",
-    note="float32; medians of at most 15 rounds, all solvers interleaved. No solver of ours gives "
-    "up on slow samples (patience=None).",
     points=points,
     peers=common.PEERS,
     views=[Derived(common.solves, view) for view in VIEWS],

@@ -1,4 +1,8 @@
-"""Training steps with an exact gradient, beside every exact setting of torchdeq."""
+"""A training step, forward and backward with an exact gradient, beside every exact setting of
+torchdeq.
+
+Relative tolerance 1e-3, forward and backward, float32; medians of at most 11 rounds.
+"""
 
 from __future__ import annotations
 
@@ -70,9 +74,6 @@ CHART = common.dots(
 
 STUDY = Study(
     title="Training steps",
-    description="A training step, forward and backward with an exact gradient, beside every exact "
-    "setting of torchdeq.",
-    note="Relative tolerance 1e-3, forward and backward, float32; medians of at most 11 rounds.",
     points=lambda scale: common.points(CASES, methods.exact, rtol=RTOL, rounds=11, memory=False),
     peers=common.PEERS,
     views=[

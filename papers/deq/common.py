@@ -26,7 +26,6 @@ from equilibria.run.studies.views import (
     DIVERGED,
     NOT_RUN,
     Cell,
-    Chart,
     Lines,
     Pivot,
     first,
@@ -40,31 +39,6 @@ from equilibria.zoo.language.model.base import SequenceModel
 from equilibria.zoo.synthetic.data.drawn import VOCABULARY
 from papers.measures import counterpart
 from papers.published import BAI_2019, published
-
-__all__ = [
-    "AGAINST",
-    "CELLS",
-    "CHART",
-    "COMPARISON",
-    "COPY_SEEDS",
-    "DEQ",
-    "LAYERS",
-    "NAMES",
-    "NETWORKS",
-    "RECURRENT",
-    "SEEDS",
-    "STACKS",
-    "TABLE_1",
-    "TIED",
-    "TIMES",
-    "TOLERANCE",
-    "copying",
-    "core",
-    "language",
-    "named",
-    "quality",
-    "times",
-]
 
 # --- The trainings that studies of Bai et al. 2019 share ------------------------------------------
 
@@ -108,7 +82,7 @@ def language(cell: str, scale: Scale, seed: int = 0, *, tied: bool = False) -> T
     recipe = named(CELLS[cell], scale, "--seed", str(seed))
     if tied:
         recipe = counterpart.explicit(recipe, layers=LAYERS)
-    return Training(recipe=recipe, minutes={"cpu": 15, "gpu": 60}[scale])
+    return Training(recipe, {"cpu": 15, "gpu": 60}[scale])
 
 
 def copying(network: str, scale: Scale, seed: int) -> Training:
@@ -116,7 +90,7 @@ def copying(network: str, scale: Scale, seed: int) -> Training:
     recipe = named("copy-memory", scale, "--seed", str(seed))
     if network != "deq":
         recipe = counterpart.recurrent(recipe, network, VOCABULARY)
-    return Training(recipe=recipe, minutes=6 if network == "deq" else 1)
+    return Training(recipe, 6 if network == "deq" else 1)
 
 
 # --- convergence, gradients, and times in turns ---------------------------------------------------
@@ -311,18 +285,17 @@ TABLE_1 = Pivot(
     "nearest to the equilibrium network's; they are trained alike.",
 )
 
-CHART = Chart(
-    title="copy memory: test loss, three seeds",
-    x="epoch",
-    y="nats",
-    marks=Lines(
-        x="epoch",
-        y="test_loss",
-        by=["seed", "network"],
-        where={"data": "copy-memory"},
-        label=lambda seed, network: "" if seed else network.upper(),
-        colours={name: place for place, name in enumerate(NETWORKS)},
-    ),
+CHART = Lines(
+    "epoch",
+    "test_loss",
+    by=["seed", "network"],
+    where={"data": "copy-memory"},
+    label=lambda seed, network: "" if seed else network.upper(),
+    colours={name: place for place, name in enumerate(NETWORKS)},
+).chart(
+    "copy memory: test loss, three seeds",
+    "epoch",
+    "nats",
     levels=[(f"{r['row']}, paper", r["loss"]) for r in PUBLISHED if r["row"] != "TCN"],
     log_y=True,
     whole_x=True,

@@ -1,4 +1,4 @@
-"""Figure 4: trained weight-tied stacks converge with depth, slower on longer sequences."""
+"""Trained weight-tied stacks converge with depth, slower on longer sequences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from equilibria.run.studies.views import Chart, Lines, Pivot, of, smallest
 from equilibria.solve import Anderson, Picard
 from papers.deq.common import CELLS, LAYERS, language
 from papers.measures.sequences import residuals
-from papers.published import BAI_2019
 
 LENGTHS = (100, 200, 400, 800)
 DEPTHS = (12, 30, 60, 120)
@@ -21,15 +20,13 @@ SEGMENTS = 4
 lines = partial(Lines, x="evals", y="median", by=["length"])
 
 STUDY = Study(
-    paper=BAI_2019,
     item="Figure 4",
     title="Convergence with depth",
-    description="Trained weight-tied stacks converge with depth, slower on longer sequences.",
     points=lambda scale: [
         Point(
-            factors=each,
-            measures=[partial(residuals, solvers=SOLVERS, count=SEGMENTS, length=each["length"])],
-            runs={"tied": language(each["cell"], scale, tied=True)},
+            each,
+            [partial(residuals, solvers=SOLVERS, count=SEGMENTS, length=each["length"])],
+            {"tied": language(each["cell"], scale, tied=True)},
             minutes=0.3 + each["length"] / 600,
         )
         for each in grid(cell=CELLS, length=LENGTHS)

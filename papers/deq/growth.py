@@ -1,23 +1,19 @@
-"""Figure 2, left: evaluations grow with the epochs, those of the adjoint stay fewer."""
+"""Evaluations of training solves, forward and adjoint, grow with the epochs."""
 
 from __future__ import annotations
 
 from equilibria.run.studies.measures.epochs import epochs
 from equilibria.run.studies.study import Point, Study
-from equilibria.run.studies.views import Chart, Lines, Pivot, first
+from equilibria.run.studies.views import Lines, Pivot, first
 from papers.deq.common import CELLS, language
-from papers.published import BAI_2019
 
 NAMES = {"transformer": "DEQ-Transformer", "trellisnet": "DEQ-TrellisNet"}
 
 STUDY = Study(
-    paper=BAI_2019,
     item="Figure 2, left",
     title="Evaluations grow in training",
-    description="Evaluations of training solves, forward and adjoint, grow with the epochs.",
     points=lambda scale: [
-        Point(factors={"cell": cell}, measures=[epochs], runs={"deq": language(cell, scale)})
-        for cell in CELLS
+        Point({"cell": cell}, [epochs], {"deq": language(cell, scale)}) for cell in CELLS
     ],
     views=[
         Pivot(
@@ -35,15 +31,8 @@ STUDY = Study(
             "its values are not printed.",
         ),
         *(
-            Chart(
-                title=f"{name}, training",
-                x="epoch",
-                y="evaluations, mean",
-                marks=Lines(
-                    x="epoch", y=("forward", "adjoint"), where={"cell": cell}, style="marked"
-                ),
-                whole_x=True,
-                zero=True,
+            Lines("epoch", ("forward", "adjoint"), where={"cell": cell}, style="marked").chart(
+                f"{name}, training", "epoch", "evaluations, mean", whole_x=True, zero=True
             )
             for cell, name in NAMES.items()
         ),

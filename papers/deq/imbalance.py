@@ -1,4 +1,4 @@
-"""Appendix E: how unequal the evaluations within a batch are, with dropout and weight norm."""
+"""Unequal evaluations within a batch, with and without dropout and weight norm."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from equilibria.run.studies.study import Context, Point, Study, grid
 from equilibria.run.studies.views import Chart, Lines, Pivot, mean
 from papers.jacobian.common import training_of
 from papers.measures.sequences import as_equilibrium, segments
-from papers.published import BAI_2019
-
-__all__ = ["STUDY", "spread"]
 
 NETWORKS = {"with": "dropout", "without": "dropout-unnormalised"}
 """The variant that was trained with weight norm, and without."""
@@ -55,15 +52,13 @@ def spread(evals: torch.Tensor) -> dict[str, float]:
 
 
 STUDY = Study(
-    paper=BAI_2019,
     item="Appendix E",
     title="Evaluations within a batch",
-    description="Unequal evaluations within a batch, with and without dropout and weight norm.",
     points=lambda scale: [
         Point(
-            factors=each,
-            measures=[evaluations],
-            runs={"run": training_of(NETWORKS[each["weight_norm"]], scale)},
+            each,
+            [evaluations],
+            {"run": training_of(NETWORKS[each["weight_norm"]], scale)},
             settings={"rtol": TOLERANCE, "max_evals": LIMIT, "batches": BATCHES},
             minutes=0.5,
         )
@@ -93,8 +88,8 @@ STUDY = Study(
             y="share",
             marks=[
                 Lines(
-                    x="evals",
-                    y="converged",
+                    "evals",
+                    "converged",
                     by=["weight_norm"],
                     where={"dropout": dropout},
                     label=f"{{}} weight norm, dropout {dropout}".format,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from equilibria.run import memory
 from equilibria.run.studies.study import Context, Point, Study, grid
-from equilibria.run.studies.views import Chart, Lines, Pivot, Table, first, of, ratio
+from equilibria.run.studies.views import Lines, Pivot, Table, first, of, ratio
 from equilibria.run.trainer import seed_all
 from papers.deq.common import CELLS, named
 from papers.measures.sequences import segments
@@ -29,14 +29,12 @@ def steps(context: Context) -> dict[str, int]:
 
 
 STUDY = Study(
-    paper=BAI_2019,
     item="Section 5.2, last columns of Tables 2 and 3",
     title="Memory of a training step",
-    description="Memory of a step against length and depth: equilibrium, unrolled, checkpointed.",
     points=lambda scale: [
         Point(
-            factors=each,
-            measures=[steps],
+            each,
+            [steps],
             reads=[named(CELLS[each["cell"]], scale)],
             settings={"batch": BATCH},
             minutes=0.1 + each["length"] / 1600,
@@ -74,17 +72,12 @@ STUDY = Study(
             "weight-tied stacks.",
         ),
         *(
-            Chart(
-                title=f"{cell}: against {x}, {' '.join(map(str, fixed))}",
-                x={"depth": "evaluations, or layers", "length": "tokens of a segment"}[x],
-                y="MiB of a training step",
-                marks=Lines(
-                    x=x,
-                    y=KINDS,
-                    where={"cell": cell, fixed[0]: fixed[1]},
-                    scale=1 / MIB,
-                    style="marked",
-                ),
+            Lines(
+                x, KINDS, where={"cell": cell, fixed[0]: fixed[1]}, scale=1 / MIB, style="marked"
+            ).chart(
+                f"{cell}: against {x}, {' '.join(map(str, fixed))}",
+                {"depth": "evaluations, or layers", "length": "tokens of a segment"}[x],
+                "MiB of a training step",
                 log_x=x == "length",
                 log_y=True,
                 whole_x=x == "depth",

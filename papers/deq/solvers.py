@@ -1,4 +1,4 @@
-"""Figure 2, right: the equilibrium solver converges where the unrolled stack oscillates."""
+"""The equilibrium solver converges where unrolling the layer oscillates."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any, cast
 
 from equilibria.run.studies.measures.methods import WORDS, methods
 from equilibria.run.studies.study import Point, Study
-from equilibria.run.studies.views import Chart, Lines, Pivot, of
+from equilibria.run.studies.views import Lines, Pivot, of
 from papers.deq.common import language
 from papers.measures.sequences import residuals
-from papers.published import BAI_2019
 
 EVALS = (5, 10, 20, 40, 60)
 SEGMENTS = 16
@@ -24,15 +23,13 @@ SOLVERS = {
 }
 
 STUDY = Study(
-    paper=BAI_2019,
     item="Figure 2, right",
     title="Solvers on trained networks",
-    description="The equilibrium solver converges where unrolling the layer oscillates.",
     points=lambda scale: [
         Point(
-            factors={"network": network},
-            measures=[partial(residuals, solvers=SOLVERS, count=SEGMENTS)],
-            runs={network: language("transformer", scale, tied=network == "tied")},
+            {"network": network},
+            [partial(residuals, solvers=SOLVERS, count=SEGMENTS)],
+            {network: language("transformer", scale, tied=network == "tied")},
             minutes=1,
         )
         for network in NETWORKS
@@ -50,21 +47,15 @@ STUDY = Study(
             "and the equilibrium solver converging; its values are not printed.",
         ),
         *(
-            Chart(
-                title=name,
-                x="evaluations",
-                y="relative residual",
-                marks=Lines(
-                    x="evals",
-                    y="median",
-                    low="low",
-                    high="high",
-                    by=["solver"],
-                    where={"network": network},
-                    label=NAMES,
-                ),
-                log_y=True,
-            )
+            Lines(
+                "evals",
+                "median",
+                low="low",
+                high="high",
+                by=["solver"],
+                where={"network": network},
+                label=NAMES,
+            ).chart(name, "evaluations", "relative residual", log_y=True)
             for network, name in NETWORKS.items()
         ),
     ],

@@ -1,14 +1,13 @@
-"""Figure 3: perplexity against the tolerance and against the evaluations that a solve may take."""
+"""Test perplexity against the tolerance and the limit of a solve."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from equilibria.run.studies.study import Point, Study
-from equilibria.run.studies.views import Chart, Lines, Pivot, first
+from equilibria.run.studies.views import Lines, Pivot, first
 from papers.deq.common import language
 from papers.measures.sequences import reading
-from papers.published import BAI_2019
 
 TOLERANCES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 LIMITS = (1, 2, 3, 5, 8, 12, 20, 30)
@@ -16,15 +15,13 @@ ENOUGH = 200
 GRID = [(rtol, ENOUGH) for rtol in TOLERANCES] + [(TOLERANCES[-1], limit) for limit in LIMITS]
 
 STUDY = Study(
-    paper=BAI_2019,
     item="Figure 3",
     title="Perplexity against the precision of solves",
-    description="Test perplexity against the tolerance and the limit of a solve.",
     points=lambda scale: [
         Point(
-            factors={"rtol": rtol, "max_evals": limit},
-            measures=[partial(reading, rtol=rtol, max_evals=limit, patience=None)],
-            runs={"deq": language("transformer", scale)},
+            {"rtol": rtol, "max_evals": limit},
+            [partial(reading, rtol=rtol, max_evals=limit, patience=None)],
+            {"deq": language("transformer", scale)},
             minutes=0.5,
         )
         for rtol, limit in GRID
@@ -43,19 +40,17 @@ STUDY = Study(
             "figure shows the perplexity diverging where the tolerance is too large, and 30 "
             "evaluations sufficing; its values are not printed.",
         ),
-        Chart(
-            title="perplexity against the tolerance",
-            x="relative tolerance",
-            y="test perplexity",
-            marks=Lines(x="rtol", y="perplexity", where={"max_evals": ENOUGH}, style="marked"),
+        Lines("rtol", "perplexity", where={"max_evals": ENOUGH}, style="marked").chart(
+            "perplexity against the tolerance",
+            "relative tolerance",
+            "test perplexity",
             log_x=True,
             log_y=True,
         ),
-        Chart(
-            title="perplexity against the limit",
-            x="evaluations, limit",
-            y="test perplexity",
-            marks=Lines(x="max_evals", y="perplexity", where={"max_evals": LIMITS}, style="marked"),
+        Lines("max_evals", "perplexity", where={"max_evals": LIMITS}, style="marked").chart(
+            "perplexity against the limit",
+            "evaluations, limit",
+            "test perplexity",
             log_y=True,
             whole_x=True,
         ),

@@ -8,8 +8,6 @@ import pandas as pd
 
 from equilibria.run.studies.results import Frame
 
-__all__ = ["with_means"]
-
 
 def with_means(rows: Frame, factor: str, decimals: Mapping[str, int]) -> Frame:
     """Return the rows, then their means over several seeds for each level of a factor.

@@ -1,4 +1,9 @@
-"""Digits and MNIST: accuracy, evaluations, and the memory of a step against depth."""
+"""The two recipes that train within minutes, and the memory of their steps.
+
+Test set, tolerance and solver as in the recipe; converged: share of test samples with the status
+CONVERGED; training: seconds of all training steps, without evaluation. Memory: peak bytes of
+forward and backward less parameters, gradients and optimiser state, one batch of the recipe.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +54,9 @@ def step_memory(context: Context) -> Iterable[dict[str, Any]]:
 def points(scale: Scale) -> list[Point]:
     return [
         Point(
-            factors={"recipe": name, "seed": seed},
-            measures=[figures] if seed else [figures, step_memory],
-            runs={
-                "run": Training(
-                    recipe=recipes.load(name, ["--seed", str(seed)]), minutes=MINUTES[name]
-                )
-            },
+            {"recipe": name, "seed": seed},
+            [figures] if seed else [figures, step_memory],
+            {"run": Training(recipes.load(name, ["--seed", str(seed)]), MINUTES[name])},
         )
         for name, seeds in SEEDS.items()
         for seed in seeds
@@ -72,11 +73,6 @@ def mebibytes(rows: Frame) -> str:
 
 STUDY = Study(
     title="Digits and MNIST",
-    description="The two recipes that train within minutes, and the memory of their steps.",
-    note="Test set, tolerance and solver as in the recipe; converged: share of test samples with "
-    "the status CONVERGED; training: seconds of all training steps, without evaluation. Memory: "
-    "peak bytes of forward and backward less parameters, gradients and optimiser state, one batch "
-    "of the recipe.",
     points=points,
     views=[
         *(

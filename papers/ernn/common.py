@@ -32,20 +32,6 @@ from equilibria.zoo.recurrent.model.classifier import SequenceClassifier
 from equilibria.zoo.recurrent.model.diagnostics import field_jacobian
 from equilibria.zoo.recurrent.model.ernn import ERNNCell
 
-__all__ = [
-    "BASELINES",
-    "HAR",
-    "LAYERS",
-    "SEEDS",
-    "SIZES",
-    "SOLVED",
-    "cost",
-    "eigenvalues",
-    "peak",
-    "step",
-    "training",
-]
-
 # --- The networks of Table 3, by name, and their trainings ----------------------------------------
 
 SEEDS = (0, 1, 2)
@@ -85,7 +71,7 @@ HAR = {**BASELINES, **ERNN}
 
 def training(recipe: str, options: Sequence[str], seed: int, minutes: float) -> Training:
     """Return a training of a recipe with options."""
-    return Training(recipe=recipes.load(recipe, [*options, "--seed", str(seed)]), minutes=minutes)
+    return Training(recipes.load(recipe, [*options, "--seed", str(seed)]), minutes)
 
 
 # --- Layers that are measured untrained, and what a training step of one takes --------------------

@@ -1,4 +1,4 @@
-"""Figure 2: gradients through a thousand steps."""
+"""The norm of dh_T/dh_k of untrained cells, up to a thousand steps apart."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import torch
 
 from equilibria.nn.recurrent.cell import CellOptions
 from equilibria.run.studies.study import Context, Point, Scale, Study
-from equilibria.run.studies.views import Chart, Lines, Pivot
+from equilibria.run.studies.views import Lines, Pivot
 from equilibria.zoo.recurrent.model import ERNNOptions
 from equilibria.zoo.recurrent.model.diagnostics import gradient_norms
 from papers.ernn.common import LAYERS
-from papers.published import KAG_2019
 
 STEPS, WIDTH, CHANNELS, SEEDS = 1000, 32, 9, 3
 APART = (1, 10, 30, 100, 300, 600, 1000)
@@ -41,17 +40,12 @@ def norms(context: Context, *, cell: str) -> Iterable[dict[str, Any]]:
 
 
 def points(scale: Scale) -> list[Point]:
-    return [
-        Point(factors={"cell": cell}, measures=[partial(norms, cell=cell)], minutes=0.3)
-        for cell in CELLS
-    ]
+    return [Point({"cell": cell}, [partial(norms, cell=cell)], minutes=0.3) for cell in CELLS]
 
 
 STUDY = Study(
-    paper=KAG_2019,
     item="Figure 2",
     title="Gradients through time",
-    description="The norm of dh_T/dh_k of untrained cells, up to a thousand steps apart.",
     note=f"Spectral norm, {WIDTH} units, {CHANNELS} channels of Gaussian noise, {SEEDS} seeds, "
     "median; norms below 1e-300 are shown as that. ERNN and ImplicitERNN with singular values of U "
     "up to 0.9, as Lemma 2 asks. The paper trains on HAR-2 and shows the norm of one gradient.",
@@ -64,14 +58,8 @@ STUDY = Study(
             across="apart",
             values={"{level}": lambda rows: f"{rows['norm'].median():.2g}"},
         ),
-        Chart(
-            title="|dh_T/dh_k|",
-            x="T - k",
-            y="norm",
-            marks=[Lines(x="apart", y="norm", by=["cell"], merge="median", style="marked")],
-            log_x=True,
-            log_y=True,
-            span_y=(1e-12, 1e6),
+        Lines("apart", "norm", by=["cell"], merge="median", style="marked").chart(
+            "|dh_T/dh_k|", "T - k", "norm", log_x=True, log_y=True, span_y=(1e-12, 1e6)
         ),
     ],
 )

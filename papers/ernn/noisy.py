@@ -1,10 +1,13 @@
-"""Noise-padded MNIST: 28 rows, then 972 steps of noise."""
+"""Digits row by row, followed by noise up to a thousand steps.
+
+5,000 images to learn from, against 60,000 in the paper, and 10,000 to test on.
+"""
 
 from __future__ import annotations
 
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study
-from equilibria.run.studies.views import Chart, Lines, Pivot, first, mean, spread
+from equilibria.run.studies.views import Lines, Pivot, first, mean, spread
 from papers.ernn.common import SEEDS, training
 from papers.published import KAG_2019, published
 
@@ -18,9 +21,9 @@ NETWORKS = {
 def points(scale: Scale) -> list[Point]:
     return [
         Point(
-            factors={"network": network, "seed": seed},
-            measures=[summary, epochs],
-            runs={"run": training("noisy-mnist", options, seed, 15 if network == "LSTM" else 5)},
+            {"network": network, "seed": seed},
+            [summary, epochs],
+            {"run": training("noisy-mnist", options, seed, 15 if network == "LSTM" else 5)},
         )
         for network, options in NETWORKS.items()
         for seed in SEEDS
@@ -28,11 +31,8 @@ def points(scale: Scale) -> list[Point]:
 
 
 STUDY = Study(
-    paper=KAG_2019,
     item="Table 3, Noisy-MNIST; Figure 4",
     title="Noise-padded MNIST",
-    description="Digits row by row, followed by noise up to a thousand steps.",
-    note="5,000 images to learn from, against 60,000 in the paper, and 10,000 to test on.",
     points=points,
     views=[
         Pivot(
@@ -51,12 +51,8 @@ STUDY = Study(
                 if row["data"] == "Noisy-MNIST"
             ],
         ),
-        Chart(
-            title="test accuracy",
-            x="epoch",
-            y="%",
-            marks=[Lines(x="epoch", y="test_accuracy", by=["network"], scale=100, band=True)],
-            levels=[("chance", 10)],
+        Lines("epoch", "test_accuracy", by=["network"], scale=100, band=True).chart(
+            "test accuracy", "epoch", "%", levels=[("chance", 10)]
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Figure 1: states of two dimensions under a random walk."""
+"""States of two entries of untrained cells under a one-dimensional random walk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from equilibria.zoo.recurrent.model import (
     Recurrent,
     RNNOptions,
 )
-from papers.published import KAG_2019
 
 STEPS, VARIANCE, SEED = 1000, 10.0, 0
 CELLS: dict[str, CellOptions] = {
@@ -44,14 +43,12 @@ def path(context: Context, *, cell: str) -> Iterable[dict[str, Any]]:
 
 
 def points(scale: Scale) -> list[Point]:
-    return [Point(factors={"cell": cell}, measures=[partial(path, cell=cell)]) for cell in CELLS]
+    return [Point({"cell": cell}, [partial(path, cell=cell)]) for cell in CELLS]
 
 
 STUDY = Study(
-    paper=KAG_2019,
     item="Figure 1",
     title="Trajectories in phase space",
-    description="States of two entries of untrained cells under a one-dimensional random walk.",
     note=f"{STEPS} steps, a walk of variance {VARIANCE:g} at its end, one draw of the weights, "
     "h_0 = (1, 1). For equilibrated cells h_k + h_(k-1) is drawn too, which at equilibrium is a "
     "function of the input alone and so lies on a curve.",
@@ -73,9 +70,9 @@ STUDY = Study(
                 x="1st entry",
                 y="2nd entry",
                 marks=[
-                    Lines(x="h1", y="h2", where={"cell": cell}, merge=None, label="h_k"),
+                    Lines("h1", "h2", where={"cell": cell}, merge=None, label="h_k"),
                     *(
-                        [Lines(x="s1", y="s2", where={"cell": cell}, merge=None, colours=1,
+                        [Lines("s1", "s2", where={"cell": cell}, merge=None, colours=1,
                                style="points", label="h_k + h_(k-1)")]
                         if "ERNN" in cell
                         else []

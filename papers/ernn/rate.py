@@ -1,4 +1,4 @@
-"""Figure 6: Euler steps converge linearly, no slower than Corollary 1 says."""
+"""Distance of Euler steps from the equilibrium, and what bounds their rate."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import torch
 
 from equilibria.run.studies.results import Frame
 from equilibria.run.studies.study import Context, Point, Scale, Study, grid
-from equilibria.run.studies.views import Cell, Chart, Lines, Pivot
+from equilibria.run.studies.views import Cell, Lines, Pivot
 from equilibria.zoo.recurrent.model import ERNNOptions
 from equilibria.zoo.recurrent.model.diagnostics import euler_steps
-from papers.published import KAG_2019
 
 SIZES, ACTIVATIONS = (0.1, 0.5, 1.0, 1.9, 2.5), ("relu", "tanh", "sigmoid")
 WIDTH, CHANNELS, SAMPLES, STEPS, BOUND = 32, 9, 64, 60, 0.9
@@ -46,16 +45,13 @@ def measured(rows: Frame) -> Cell:
 
 def points(scale: Scale) -> list[Point]:
     return [
-        Point(factors=each, measures=[partial(steps, **each)])
-        for each in grid(activation=ACTIVATIONS, size=SIZES)
+        Point(each, [partial(steps, **each)]) for each in grid(activation=ACTIVATIONS, size=SIZES)
     ]
 
 
 STUDY = Study(
-    paper=KAG_2019,
     item="Figure 6, Theorem 2 and Corollary 1",
     title="Linear convergence of the Euler steps",
-    description="Distance of Euler steps from the equilibrium, and what bounds their rate.",
     note=f"Untrained dense cells of {WIDTH} units whose U has singular values up to {BOUND:g}, "
     f"float64, {SAMPLES} inputs and states drawn from a Gaussian; medians. Eq. 12 is a local "
     "condition: where it holds at the states that are visited and yet nothing converges, the steps "
@@ -75,20 +71,20 @@ STUDY = Study(
             },
         ),
         *(
-            Chart(
-                title=f"distance to the equilibrium, {activation}",
-                x="Euler step",
-                y="|h - h_eq| / |h_0 - h_eq|",
-                marks=[
-                    Lines(
-                        x="step", y="distance", by=["size"], where={"activation": activation},
-                        label=lambda size: f"eta {size:g}",
-                    )
-                ],
+            Lines(
+                "step",
+                "distance",
+                by=["size"],
+                where={"activation": activation},
+                label=lambda size: f"eta {size:g}",
+            ).chart(
+                f"distance to the equilibrium, {activation}",
+                "Euler step",
+                "|h - h_eq| / |h_0 - h_eq|",
                 log_y=True,
                 span_y=(1e-14, 10),
             )
             for activation in ACTIVATIONS
         ),
     ],
-)  # fmt: skip
+)

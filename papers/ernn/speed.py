@@ -1,4 +1,4 @@
-"""Time and memory of recurrent layers, beside torch's own LSTM."""
+"""A training step of each recurrent layer over that of nn.LSTM at equal width."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from equilibria.nn.recurrent.layer import Recurrent
 from equilibria.run.bench.count import interleaved
 from equilibria.run.studies.study import Context, Point, Scale, Study
-from equilibria.run.studies.views import Chart, Lines, Pivot
+from equilibria.run.studies.views import Lines, Pivot
 from papers.ernn.common import LAYERS, peak, step
 
 WIDTHS, TIME, BATCH, CHANNELS = (32, 64, 128), 128, 128, 9
@@ -67,20 +67,14 @@ def memory(context: Context, *, name: str) -> Iterable[dict[str, Any]]:
 
 def points(scale: Scale) -> list[Point]:
     return [
-        *(
-            Point(factors={"what": f"width {width}"}, measures=[partial(times, width=width)])
-            for width in WIDTHS
-        ),
-        *(
-            Point(factors={"what": f"memory {name}"}, measures=[partial(memory, name=name)])
-            for name in MEASURED
-        ),
+        *(Point({"what": f"width {width}"}, [partial(times, width=width)]) for width in WIDTHS),
+        *(Point({"what": f"memory {name}"}, [partial(memory, name=name)]) for name in MEASURED),
     ]
 
 
 STUDY = Study(
+    paper="",
     title="Speed and memory of recurrent layers",
-    description="A training step of each recurrent layer over that of nn.LSTM at equal width.",
     note=f"Sequences of {TIME} steps, batches of {BATCH}, {CHANNELS} channels, float32, medians of "
     f"{ROUNDS} interleaved rounds. Ours are eager loops over time; nn.LSTM is torch's "
     "kernel. ImplicitERNN: all steps in one batched solve by Picard to rtol 1e-3, adjoint Neumann.",
@@ -110,11 +104,8 @@ STUDY = Study(
             note="64 units, batches of 32: what forward and backward allocate at their peak, less "
             "the gradients of the parameters.",
         ),
-        Chart(
-            title="memory of a training step",
-            x="steps of the sequence",
-            y="MiB",
-            marks=[Lines(x="length", y="peak", by=["what"], scale=2**-20, style="marked")],
+        Lines("length", "peak", by=["what"], scale=2**-20, style="marked").chart(
+            "memory of a training step", "steps of the sequence", "MiB"
         ),
     ],
 )

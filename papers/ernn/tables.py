@@ -1,4 +1,7 @@
-"""Tables 3, 4 and 6: all data sets, published and ours."""
+"""Equilibrated networks on the data sets that need a download or a GPU.
+
+HAR-2 and Noisy-MNIST have studies of their own: ernn/har and ernn/noisy.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,9 @@ def points(scale: Scale) -> list[Point]:
     kinds.append((PTB, "lm-ptb-ernn", 1))
     return [
         Point(
-            factors={"data": data, "K": k, "seed": seed},
-            measures=[summary],
-            runs={"run": training(name, ("--model.cell.steps", str(k)), seed, 120)},
+            {"data": data, "K": k, "seed": seed},
+            [summary],
+            {"run": training(name, ("--model.cell.steps", str(k)), seed, 120)},
         )
         for data, name, k in kinds
         for seed in (SEEDS if scale == "gpu" else SEEDS[:1])
@@ -49,11 +52,8 @@ def above(data: str) -> list[list[Any]]:
 
 
 STUDY = Study(
-    paper=KAG_2019,
     item="Tables 3, 4 and 6",
     title="Other data sets of the paper",
-    description="Equilibrated networks on the data sets that need a download or a GPU.",
-    note="HAR-2 and Noisy-MNIST have studies of their own: ernn/har and ernn/noisy.",
     points=points,
     views=[
         *(

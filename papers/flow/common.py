@@ -36,32 +36,6 @@ from equilibria.zoo.vision.data.segmentation import SegmentationSet
 from papers.measures import counterpart
 from papers.published import BAI_2022, published
 
-__all__ = [
-    "CUTS",
-    "FAR",
-    "MAX_EVALS",
-    "NETWORKS",
-    "RAFT",
-    "RANDOM",
-    "RESIDUAL_AT",
-    "SEEDS",
-    "SIZE",
-    "THESIS",
-    "bytes_of_refinement",
-    "correlations",
-    "cuts",
-    "frames",
-    "from_paper",
-    "gain",
-    "reference",
-    "residuals",
-    "scene_rows",
-    "scenes",
-    "starts",
-    "times_of_steps",
-    "training_of",
-]
-
 # --- Small networks for optical flow, and their trainings on generated pairs ----------------------
 
 SEEDS = (0, 1, 2)
@@ -98,9 +72,9 @@ def training_of(network: str, seed: int, scale: Scale = "cpu") -> Training:
         recipe: Any = recipes.load("flow-layers-gpu", words)
         if network == RAFT:
             recipe = counterpart.with_model(recipe, RAFTConfig(), "RAFT on generated pairs")
-        return Training(recipe=recipe, minutes=240)
+        return Training(recipe, 240)
     name = "flow-layers-raft" if network == RAFT else "flow-layers"
-    return Training(recipe=recipes.load(name, words), minutes=minutes)
+    return Training(recipes.load(name, words), minutes)
 
 
 # --- End-point errors and residuals of trained flow networks --------------------------------------

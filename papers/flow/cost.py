@@ -1,4 +1,8 @@
-"""Figure 7.4: memory and time of a training step, unrolled and at equilibrium."""
+"""Memory and time of a training step of RAFT and DEQ-RAFT.
+
+The networks of flow/pairs, new, on a batch of their recipe: untrained, their solves take all
+evaluations that they may. Published: less than a quarter of the memory.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import Point, Study
 from equilibria.run.studies.views import NOT_RUN, Table
 from papers.flow.common import RAFT, THESIS, bytes_of_refinement, times_of_steps, training_of
-from papers.published import BAI_2022
 
 MIB = 2**20
 NAMES = (RAFT, THESIS, "DEQ-RAFT, recipe of Chairs")
@@ -33,16 +36,12 @@ def _rows(data: Data) -> Iterable[Sequence[Any]]:
 
 
 STUDY = Study(
-    paper=BAI_2022,
     item="Figure 7.4",
     title="Cost of optical flow at equilibrium",
-    description="Memory and time of a training step of RAFT and DEQ-RAFT.",
-    note="The networks of flow/pairs, new, on a batch of their recipe: untrained, their solves "
-    "take all evaluations that they may. Published: less than a quarter of the memory.",
     points=lambda scale: [
         Point(
-            factors={"cost": cost, "networks": "; ".join(NAMES)},
-            measures=[measure],
+            {"cost": cost, "networks": "; ".join(NAMES)},
+            [measure],
             reads=[training_of(name, 0, scale).recipe for name in NAMES],
             minutes=3,
         )

@@ -1,10 +1,15 @@
-"""Table 7.1 and Figures 7.5 to 7.7 on generated pairs: accuracy, corrections, residuals."""
+"""Small RAFT and DEQ-RAFT on generated pairs: errors, corrections and residuals.
+
+Recipes flow-layers and flow-layers-raft: 96 x 128 pixels, layers under affine motion, 1,000 steps
+of 8 pairs; 200 test pairs of other parts of the photographs. The parts are the same; RAFT's context
+encoder starts the hidden state, DEQ-RAFT's cell has weight norms.
+"""
 
 from __future__ import annotations
 
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study, grid
-from equilibria.run.studies.views import Chart, Lines, Pivot, Table, mean, spread
+from equilibria.run.studies.views import Lines, Pivot, Table, mean, spread
 from papers.flow import common
 from papers.flow.common import (
     FAR,
@@ -19,7 +24,6 @@ from papers.flow.common import (
     starts,
     training_of,
 )
-from papers.published import BAI_2022
 
 
 def points(scale: Scale) -> list[Point]:
@@ -27,18 +31,18 @@ def points(scale: Scale) -> list[Point]:
     runs = {tuple(each.values()): training_of(scale=scale, **each) for each in grids}
     trained = [
         Point(
-            factors={"on": "generated", **each},
-            measures=[summary, reference, epochs, residuals],
-            runs={"run": runs[tuple(each.values())]},
+            {"on": "generated", **each},
+            [summary, reference, epochs, residuals],
+            {"run": runs[tuple(each.values())]},
             minutes=1,
         )
         for each in grids
     ]
     further = [
         Point(
-            factors={"on": on, "network": name, "seed": seed},
-            measures=[measure],
-            runs={"run": runs[name, seed]},
+            {"on": on, "network": name, "seed": seed},
+            [measure],
+            {"run": runs[name, seed]},
             minutes=2,
         )
         for on, measure, names in (
@@ -52,13 +56,8 @@ def points(scale: Scale) -> list[Point]:
 
 
 STUDY = Study(
-    paper=BAI_2022,
     item="Table 7.1, Figures 7.5 to 7.7",
     title="Optical flow at equilibrium",
-    description="Small RAFT and DEQ-RAFT on generated pairs: errors, corrections and residuals.",
-    note="Recipes flow-layers and flow-layers-raft: 96 x 128 pixels, layers under affine motion, "
-    "1,000 steps of 8 pairs; 200 test pairs of other parts of the photographs. The parts are the "
-    "same; RAFT's context encoder starts the hidden state, DEQ-RAFT's cell has weight norms.",
     points=points,
     views=[
         Pivot(
@@ -110,12 +109,8 @@ STUDY = Study(
             rows=lambda data: common.from_paper(),
             note="Trained on FlyingChairs and FlyingThings; such trainings wait for a GPU.",
         ),
-        Chart(
-            title="End-point error on test pairs",
-            x="epoch",
-            y="px",
-            marks=Lines(x="epoch", y="test_epe", by=["network"], band=True),
-            zero=True,
+        Lines("epoch", "test_epe", by=["network"], band=True).chart(
+            "End-point error on test pairs", "epoch", "px", zero=True
         ),
     ],
 )

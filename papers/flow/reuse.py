@@ -1,4 +1,4 @@
-"""Figure 7.3: solves that start at the equilibrium of the pair of frames before."""
+"""What a solve saves that starts at the equilibrium of the pair before."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from equilibria.run.studies.results import Data, Frame
 from equilibria.run.studies.study import Point, Study
-from equilibria.run.studies.views import Chart, Lines, Table
+from equilibria.run.studies.views import Lines, Table
 from papers.flow.common import (
     CUTS,
     MAX_EVALS,
@@ -19,7 +19,6 @@ from papers.flow.common import (
     frames,
     training_of,
 )
-from papers.published import BAI_2022
 
 STARTS = {
     "cold": "zero",
@@ -60,19 +59,17 @@ def _by_network(data: Data, name: str) -> Iterable[tuple[str, Frame]]:
 
 
 STUDY = Study(
-    paper=BAI_2022,
     item="Figure 7.3",
     title="Optical flow of consecutive frames",
-    description="What a solve saves that starts at the equilibrium of the pair before.",
     note="The networks of flow/pairs, which have seen no film, on the 101 frames of a drive of "
     f"CamVid at about 15 Hz, {SIZE[0]} x {SIZE[1]} pixels. The recipe's solver to half its "
     "tolerance (.005 of the hidden state; .05 pixels of the flow) within "
     f"{MAX_EVALS} evaluations, whatever the start. Published: about 1.6 times as fast.",
     points=lambda scale: [
         Point(
-            factors={"network": name, "seed": seed},
-            measures=[frames, cuts],
-            runs={"run": training_of(name, seed, scale)},
+            {"network": name, "seed": seed},
+            [frames, cuts],
+            {"run": training_of(name, seed, scale)},
             minutes=6,
         )
         for name in (THESIS, RANDOM)
@@ -95,16 +92,10 @@ STUDY = Study(
             rows=_cuts,
             note=f"{CUTS} cuts to other drives a network.",
         ),
-        Chart(
-            title="Evaluations per pair, network trained from random starts",
-            x="pair",
-            y="evaluations",
-            marks=Lines(
-                x="frame",
-                y=tuple(STARTS),
-                where={"network": RANDOM, "seed": 0},
-                label=STARTS,
-            ),
+        Lines("frame", tuple(STARTS), where={"network": RANDOM, "seed": 0}, label=STARTS).chart(
+            "Evaluations per pair, network trained from random starts",
+            "pair",
+            "evaluations",
             zero=True,
         ),
     ],

@@ -1,4 +1,4 @@
-"""Sizes of the networks of Table 7.1, published and counted."""
+"""Parameters of RAFT, GMA and their equilibria, as published and as counted."""
 
 from __future__ import annotations
 
@@ -45,11 +45,9 @@ def _rows(data: Data) -> Iterable[Sequence[Any]]:
 
 
 STUDY = Study(
-    paper=BAI_2022,
     item="Table 7.1",
     title="Sizes of networks for optical flow",
-    description="Parameters of RAFT, GMA and their equilibria, as published and as counted.",
-    points=lambda scale: [Point(factors={"network": name}, measures=[size]) for name in NETWORKS],
+    points=lambda scale: [Point({"network": name}, [size]) for name in NETWORKS],
     views=[
         Table(
             title="Sizes",

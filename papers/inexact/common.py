@@ -16,17 +16,6 @@ from equilibria.run.studies.views import Pivot, mean, spread
 from equilibria.solve import Adjoint, Implicit, JacobianFree, NeumannPhantom, Phantom
 from papers.jacobian import images
 
-__all__ = [
-    "ESTIMATORS",
-    "IMAGES",
-    "SEEDS",
-    "TEXT",
-    "image_training",
-    "step_times",
-    "text_training",
-    "times",
-]
-
 SEEDS = (0, 1, 2)
 
 IMAGES: Mapping[str, Adjoint | None] = {
@@ -55,14 +44,14 @@ def image_training(adjoint: str, scale: Scale, seed: int) -> Training:
     """Return the training of the network without penalty of `jacobian/tables` by an adjoint."""
     recipe: Any = images.recipe_of("plain", scale, seed)
     minutes = {"cpu": 4, "gpu": 240}[scale]
-    return Training(recipe=_by(recipe, IMAGES[adjoint]), minutes=minutes, probe=Cosines(ESTIMATORS))
+    return Training(_by(recipe, IMAGES[adjoint]), minutes, probe=Cosines(ESTIMATORS))
 
 
 def text_training(adjoint: str, scale: Scale, seed: int) -> Training:
     """Return the training of a language model on Penn Treebank by an adjoint."""
     name = {"cpu": "lm-ptb", "gpu": "lm-ptb-gpu"}[scale]
     recipe: Any = recipes.load(name, ["--seed", str(seed)])
-    return Training(recipe=_by(recipe, TEXT[adjoint]), minutes={"cpu": 10, "gpu": 240}[scale])
+    return Training(_by(recipe, TEXT[adjoint]), {"cpu": 10, "gpu": 240}[scale])
 
 
 def _by(recipe: Any, adjoint: Adjoint | None) -> Any:

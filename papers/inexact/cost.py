@@ -1,9 +1,9 @@
-"""Table 5.1: what a training step costs by exact and inexact gradients, in memory and in time."""
+"""Memory and time of a training step against the steps of phantom gradients."""
 
 from __future__ import annotations
 
 from equilibria.run.studies.study import Point, Study
-from equilibria.run.studies.views import Chart, Lines, Pivot, Table, first
+from equilibria.run.studies.views import Lines, Pivot, Table, first
 from papers.inexact.steps import (
     EVALS,
     MIB,
@@ -14,22 +14,19 @@ from papers.inexact.steps import (
     times_of_steps,
 )
 from papers.jacobian import images
-from papers.published import BAI_2022
 
 MEASURES = {"memory": bytes_of_steps, "time": times_of_steps}
 
 STUDY = Study(
-    paper=BAI_2022,
     item="Table 5.1",
     title="Cost of exact and inexact gradients",
-    description="Memory and time of a training step against the steps of phantom gradients.",
     note=f"The network of inexact/images, new, a batch of its recipe; the forward takes {USUAL} "
     f"evaluations and the exact adjoint {USUAL} products, whatever they reach, unless the table "
     "says otherwise. Undamped: a damping costs nothing.",
     points=lambda scale: [
         Point(
-            factors={"cost": cost},
-            measures=[measure],
+            {"cost": cost},
+            [measure],
             reads=[images.recipe_of("plain", scale)],
             settings={"steps": STEPS, "evals": EVALS},
             minutes=3,
@@ -72,49 +69,34 @@ STUDY = Study(
             "less a forward without gradients. Published: 12 times as fast in backward on "
             "ImageNet.",
         ),
-        Chart(
-            title="Memory of a training step",
-            x="k",
-            y="MiB",
-            marks=Lines(
-                x="steps",
-                y="bytes",
-                by=["gradient"],
-                where={"cost": "memory", "gradient": ["UPG", "NPG"]},
-                scale=1 / MIB,
-                style="marked",
-            ),
+        Lines(
+            "steps",
+            "bytes",
+            by=["gradient"],
+            where={"cost": "memory", "gradient": ["UPG", "NPG"]},
+            scale=1 / MIB,
+            style="marked",
+        ).chart("Memory of a training step", "k", "MiB", whole_x=True, zero=True),
+        Lines(
+            "evals",
+            "bytes",
+            by=["gradient"],
+            where={"cost": "memory", "gradient": "exact"},
+            scale=1 / MIB,
+            style="marked",
+        ).chart(
+            "Memory by the exact adjoint",
+            "evaluations and products",
+            "MiB",
             whole_x=True,
             zero=True,
         ),
-        Chart(
-            title="Memory by the exact adjoint",
-            x="evaluations and products",
-            y="MiB",
-            marks=Lines(
-                x="evals",
-                y="bytes",
-                by=["gradient"],
-                where={"cost": "memory", "gradient": "exact"},
-                scale=1 / MIB,
-                style="marked",
-            ),
-            whole_x=True,
-            zero=True,
-        ),
-        Chart(
-            title="Time of a training step",
-            x="k",
-            y="ms",
-            marks=Lines(
-                x="steps",
-                y="ms",
-                by=["gradient"],
-                where={"cost": "time", "gradient": ["UPG", "NPG"]},
-                style="marked",
-            ),
-            whole_x=True,
-            zero=True,
-        ),
+        Lines(
+            "steps",
+            "ms",
+            by=["gradient"],
+            where={"cost": "time", "gradient": ["UPG", "NPG"]},
+            style="marked",
+        ).chart("Time of a training step", "k", "ms", whole_x=True, zero=True),
     ],
 )

@@ -18,20 +18,6 @@ from equilibria.solve import Adjoint, Phantom
 from equilibria.zoo.graph.model import EIGNNConfig, GCNConfig, GraphMLPConfig
 from papers.measures import counterpart
 
-__all__ = [
-    "CHAINS",
-    "DEEP",
-    "FOLDS",
-    "METHODS",
-    "NODES",
-    "Tested",
-    "chain_training",
-    "chosen",
-    "fold_training",
-    "node_training",
-    "protocols",
-]
-
 FOLDS = 10
 METHODS: Mapping[str, Adjoint | None] = {
     "exact": None,
@@ -73,7 +59,7 @@ class Tested:
 def node_training(network: str, seed: int) -> Training:
     """Return the training of one of `NODES` on Cora."""
     recipe = replace(_loaded("cora"), seed=seed)
-    return Training(recipe=_with(recipe, NODES[network]), minutes=0.6)
+    return Training(_with(recipe, NODES[network]), 0.6)
 
 
 def chain_training(network: str, length: int, directed: bool, seed: int) -> Training:
@@ -85,7 +71,7 @@ def chain_training(network: str, length: int, directed: bool, seed: int) -> Trai
     other: Any = CHAINS[network]
     if other is not None:
         other = replace(other, normalise=normalise)
-    return Training(recipe=_with(recipe, other), minutes=length / 50)
+    return Training(_with(recipe, other), length / 50)
 
 
 def fold_training(data: str, method: str, fold: int) -> Training:
@@ -98,7 +84,7 @@ def fold_training(data: str, method: str, fold: int) -> Training:
     other: Any = METHODS.get(method)
     if method == "GCN":
         other = GCNConfig(hidden=(64, 64, 64), dropout=0.0)
-    return Training(recipe=_with(recipe, other), minutes=0.4, probe=Tested())
+    return Training(_with(recipe, other), 0.4, probe=Tested())
 
 
 @functools.cache

@@ -1,10 +1,15 @@
-"""The text of Table 5.2: language models trained by inexact gradients."""
+"""A DEQ-Transformer on Penn Treebank trained by the exact gradient and by UPG.
+
+The recipe lm-ptb, with its Jacobian penalty, and only the adjoint changed; published rows are of
+WikiText-103 at 98M parameters. UPG's steps are part of the forward, in evaluation too. Steps are
+timed on the trained networks, interleaved in one process.
+"""
 
 from __future__ import annotations
 
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study, grid
-from equilibria.run.studies.views import Chart, Lines, Pivot, mean, spread
+from equilibria.run.studies.views import Lines, Pivot, mean, spread
 from papers.inexact.common import TEXT, step_times, text_training, times
 from papers.published import BAI_2022, published
 
@@ -15,17 +20,13 @@ def points(scale: Scale) -> list[Point]:
     runs = {name: {seed: text_training(name, scale, seed) for seed in SEEDS} for name in TEXT}
     return [
         *(
-            Point(
-                factors=each,
-                measures=[summary, epochs],
-                runs={"run": runs[str(each["gradient"])][int(each["seed"])]},
-            )
+            Point(each, [summary, epochs], {"run": runs[str(each["gradient"])][int(each["seed"])]})
             for each in grid(seed=SEEDS, gradient=TEXT)
         ),
         Point(
-            factors={"gradient": "times", "seed": 0},
-            measures=[times],
-            runs={name: of_seeds[0] for name, of_seeds in runs.items()},
+            {"gradient": "times", "seed": 0},
+            [times],
+            {name: of_seeds[0] for name, of_seeds in runs.items()},
             minutes=2,
         ),
     ]
@@ -38,13 +39,8 @@ PUBLISHED = [
 ]
 
 STUDY = Study(
-    paper=BAI_2022,
     item="Table 5.2",
     title="Text by inexact gradients",
-    description="A DEQ-Transformer on Penn Treebank trained by the exact gradient and by UPG.",
-    note="The recipe lm-ptb, with its Jacobian penalty, and only the adjoint changed; published "
-    "rows are of WikiText-103 at 98M parameters. UPG's steps are part of the forward, in "
-    "evaluation too. Steps are timed on the trained networks, interleaved in one process.",
     points=points,
     views=[
         Pivot(
@@ -59,12 +55,8 @@ STUDY = Study(
             above=[row[:-1] for row in PUBLISHED],
         ),
         step_times([[row[0], None, row[-1]] for row in PUBLISHED]),
-        Chart(
-            title="Validation perplexity",
-            x="epoch",
-            y="perplexity",
-            marks=[Lines(x="epoch", y="valid_perplexity", by=["gradient"], band=True)],
-            log_y=True,
+        Lines("epoch", "valid_perplexity", by=["gradient"], band=True).chart(
+            "Validation perplexity", "epoch", "perplexity", log_y=True
         ),
     ],
 )

@@ -28,8 +28,6 @@ from equilibria.solve import (
     shared,
 )
 
-__all__ = ["BOUNDS", "DRAWS", "LAYERS", "SAMPLES", "Layer", "cosines", "theorem", "trained"]
-
 WIDTH, BATCH, LIPSCHITZ = 100, 16, 0.9
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10)
 DAMPINGS = (1.0, 0.8, 0.5)

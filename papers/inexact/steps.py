@@ -22,8 +22,6 @@ from equilibria.run.trainer import seed_all
 from equilibria.solve import Adjoint, Implicit, NeumannPhantom, Phantom, Solver
 from papers.measures.memory import step_bytes
 
-__all__ = ["EVALS", "MIB", "STEPS", "USUAL", "bytes_of_steps", "complexity", "times_of_steps"]
-
 MIB = 2**20
 STEPS = (1, 2, 3, 5, 8, 10)
 """The k of phantom gradients; NPG's first, undamped, is the Jacobian-free gradient."""

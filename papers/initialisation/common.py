@@ -11,8 +11,6 @@ from torch import Tensor
 from equilibria.nn.init import Ensemble, fill
 from equilibria.run.studies.views import Lines
 
-__all__ = ["COLOURS", "NAMES", "PAPER", "lines", "weight"]
-
 NAMES: Mapping[Ensemble, str] = {
     "gaussian": "Gaussian",
     "orthogonal": "orthogonal",

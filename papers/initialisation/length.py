@@ -1,4 +1,4 @@
-"""Figure 1: how the length variance of a linear network diverges at the critical V."""
+"""Length variance of linear networks against the distance from the critical V."""
 
 from __future__ import annotations
 
@@ -94,10 +94,8 @@ def _chart(title: str, weights: str, width: int, *more: Any, **options: Any) -> 
 
 
 STUDY = Study(
-    paper=AGARWALA_2022,
     item="Figure 1",
     title="Length variance near the critical V",
-    description="Length variance of linear networks against the distance from the critical V.",
     points=points,
     views=[
         Table(

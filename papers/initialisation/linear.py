@@ -22,8 +22,6 @@ from equilibria.run.studies.study import Context, Point
 from equilibria.theory import critical_V, length_variance, second_moment
 from papers.initialisation.common import weight
 
-__all__ = ["drawn", "point", "slope", "spaced", "summary", "theory", "tied", "untied"]
-
 FORMULAS = {"second": second_moment, "length": length_variance}
 """tr M^T M and 2 tr (M^T M)^2, M = (I - W)^-1, tr the mean of the diagonal: E[z* . z*] / (x . x),
 and the length variance N sigma^2 at input variance 1."""
@@ -39,8 +37,8 @@ def point(
 ) -> Point:
     """Return the point that draws networks, their weights tied or untied, at several delta."""
     return Point(
-        factors={"ensemble": ensemble, "weights": weights, "width": width},
-        measures=[partial(drawn, deltas=deltas, draws=draws)],
+        {"ensemble": ensemble, "weights": weights, "width": width},
+        [partial(drawn, deltas=deltas, draws=draws)],
         settings={"spacing": [spaced(each) for each in deltas]} if weights == "untied" else {},
         minutes=minutes,
     )

@@ -1,4 +1,4 @@
-"""Figure 5: test error of a fully connected network on MNIST against the scale it starts from."""
+"""Test error on MNIST from Gaussian, orthogonal and GOE weights of many scales."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from equilibria.solve import Anderson, Broyden, Implicit, Neumann, Picard
 from papers.deq.common import named
 from papers.initialisation import learning
 from papers.initialisation.common import PAPER, lines
-from papers.published import AGARWALA_2022
 
 RECIPE = "mnist-dense"
 SCALES = (0.5, 1.0, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 4.0, 6.0, 9.0)
@@ -36,12 +35,12 @@ def points(scale: Scale) -> list[Point]:
     """What the theory predicts; trainings with all seeds of each solver, ensemble and scale."""
     base = named(RECIPE, scale)
     start = partial(learning.threshold, ensembles=list(PAPER), seeds=SEEDS)
-    found = [Point(factors={"what": "start"}, measures=[start], reads=[base], minutes=0.2)]
+    found = [Point({"what": "start"}, [start], reads=[base], minutes=0.2)]
     for each in grid(solver=SOLVERS, ensemble=PAPER, scale=SCALES):
         begin = Initialisation(ensemble=each["ensemble"], scale=each["scale"])
         recipe = replace(base, initialisation=begin, **SOLVERS[each["solver"]])
         measures = [partial(learning.errors_of_seeds, seeds=SEEDS)]
-        found.append(Point(factors=each, measures=measures, reads=[recipe], minutes=1))
+        found.append(Point(each, measures, reads=[recipe], minutes=1))
     return found
 
 
@@ -110,11 +109,10 @@ VIEWS = [
         for name in SOLVERS
     ),
     *(
-        Chart(
-            title=f"Convergence: {WORDS[name]}",
-            x="sqrt V",
-            y="converged in the last epoch, % of the solves",
-            marks=errors(y="forward_converged", where={"solver": name}, style="marked"),
+        errors(y="forward_converged", where={"solver": name}, style="marked").chart(
+            f"Convergence: {WORDS[name]}",
+            "sqrt V",
+            "converged in the last epoch, % of the solves",
             span_y=(0, 105),
         )
         for name in SOLVERS
@@ -122,10 +120,8 @@ VIEWS = [
 ]
 
 STUDY = Study(
-    paper=AGARWALA_2022,
     item="Figure 5",
     title="From which scales a fully connected network trains",
-    description="Test error on MNIST from Gaussian, orthogonal and GOE weights of many scales.",
     points=points,
     views=[Derived(learning.compared, view) for view in VIEWS],
 )

@@ -1,4 +1,4 @@
-"""Sections 2.1 and 2.2: linear networks of finite width against the limit of infinite width."""
+"""Second moments and length variances of linear networks against the theory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import NOT_RUN, Chart, Pivot, Table, curve, of
 from papers.initialisation.common import NAMES, lines
 from papers.initialisation.linear import point, slope
-from papers.published import AGARWALA_2022
 
 WIDTHS = (500, 1000, 2000)
 FAR, NEAR = (0.8, 0.6, 0.4), (0.2, 0.1, 0.05, 0.02, 0.01)
@@ -80,10 +79,8 @@ def _chart(moment: str, level: float, span: tuple[float, float]) -> Chart:
 
 
 STUDY = Study(
-    paper=AGARWALA_2022,
     item="sections 2.1 and 2.2",
     title="Moments of linear networks",
-    description="Second moments and length variances of linear networks against the theory.",
     points=points,
     views=[
         Pivot(
@@ -118,16 +115,15 @@ STUDY = Study(
         ),
         _chart("second", 10.7, (0.0003, 16)),
         _chart("length", 32.6, (0.0006, 50)),
-        Chart(
-            title=f"length variance, {WIDTHS[-1]} units, tied weights",
-            x="distance, δ = 1 - V / V_c",
-            y="median over theory",
-            marks=lines(
-                x="delta",
-                y="length_ratio",
-                where={"weights": "tied", "width": WIDTHS[-1]},
-                style="marked",
-            ),
+        lines(
+            x="delta",
+            y="length_ratio",
+            where={"weights": "tied", "width": WIDTHS[-1]},
+            style="marked",
+        ).chart(
+            f"length variance, {WIDTHS[-1]} units, tied weights",
+            "distance, δ = 1 - V / V_c",
+            "median over theory",
             log_x=True,
             log_y=True,
         ),

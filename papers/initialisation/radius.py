@@ -1,4 +1,4 @@
-"""Figure 3: the largest eigenvalue of the Jacobian at h*, predicted and measured."""
+"""Largest eigenvalue of the Jacobian at the fixed point, predicted and measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from equilibria.run.studies.views import Chart, Derived, curve, mean
 from equilibria.theory import radius_at
 from papers.initialisation import wide
 from papers.initialisation.common import PAPER, lines
-from papers.published import AGARWALA_2022
 
 
 def radius(ensemble: Ensemble, scale: float, *, reaction: bool) -> float | None:
@@ -73,10 +72,8 @@ VIEWS = [
 ]
 
 STUDY = Study(
-    paper=AGARWALA_2022,
     item="Figure 3",
     title="Spectral radius at the fixed point",
-    description="Largest eigenvalue of the Jacobian at the fixed point, predicted and measured.",
     points=wide.points,
     rows_of="initialisation/variance",
     views=[Derived(wide.predicted("radius", radius), view) for view in VIEWS],

@@ -1,4 +1,4 @@
-"""The paper's open question: what the ensemble does where the solver is not plain iteration."""
+"""Plain iteration, alternating Anderson, Broyden and Newton on four ensembles."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from equilibria.run.studies.views import Chart, Lines, Pivot, curve, first, mean
 from equilibria.theory import critical_scale
 from papers.initialisation.common import NAMES, PAPER
 from papers.initialisation.wide import SAME, solved
-from papers.published import AGARWALA_2022
-
-__all__ = ["STUDY", "largest"]
 
 RTOL, EVALS = 1e-4, 100
 GRID = grid(activation=("hard-tanh", "tanh"), ensemble=(*PAPER, "antisymmetric"))
@@ -29,10 +26,7 @@ SHARE = 0.9
 def points(scale: Scale) -> list[Point]:
     """Each activation and ensemble at all scales, with every solver."""
     measure = partial(solved, solvers=methods(RTOL, EVALS), scales=SCALES, **SIZES)
-    return [
-        Point(factors=each, measures=[measure], settings={"same": SAME}, minutes=1.0)
-        for each in GRID
-    ]
+    return [Point(each, [measure], settings={"same": SAME}, minutes=1.0) for each in GRID]
 
 
 @cache
@@ -77,10 +71,8 @@ WORDING = {"ensemble": NAMES, "solver": WORDS, "predicted": _predicted}
 table = partial(Pivot, each="scale", words=WORDING)
 
 STUDY = Study(
-    paper=AGARWALA_2022,
     item="open question of section 5",
     title="Solvers other than plain iteration",
-    description="Plain iteration, alternating Anderson, Broyden and Newton on four ensembles.",
     note=f"z = phi(W z) + x, N = {SIZES['width']}, float32, {SIZES['draws']} draws of W x "
     f"{SIZES['inputs']} standard Gaussian inputs, from z = 0; converged: relative residual "
     f"{RTOL:g} within {EVALS} evaluations.",

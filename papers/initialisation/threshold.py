@@ -1,4 +1,4 @@
-"""Figure 4: where plain iteration stops converging, and where the theory has the radius reach 1."""
+"""Where plain iteration stops converging; where the theory has the radius reach 1."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from equilibria.run.studies.study import Study
 from equilibria.run.studies.views import Chart, Pivot, curve, first
 from papers.initialisation import wide
 from papers.initialisation.common import PAPER, lines
-from papers.published import AGARWALA_2022
-
-__all__ = ["STUDY", "half"]
 
 
 def half(rows: Frame) -> float | None:
@@ -40,10 +37,8 @@ def _rules(low: float, high: float) -> list[Any]:
 
 
 STUDY = Study(
-    paper=AGARWALA_2022,
     item="Figure 4",
     title="Where plain iteration stops converging",
-    description="Where plain iteration stops converging; where the theory has the radius reach 1.",
     points=wide.points,
     rows_of="initialisation/variance",
     views=[

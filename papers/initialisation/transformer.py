@@ -1,4 +1,4 @@
-"""Figure 6 and Table 1: DEQ-Transformers whose dense layers begin Gaussian, orthogonal or GOE."""
+"""Whether DEQ-Transformers train more steadily from orthogonal and GOE layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from equilibria.run.recipe import Recipe
 from equilibria.run.studies.results import Data, Frame
 from equilibria.run.studies.study import Point, Scale, Study, grid
 from equilibria.run.studies.views import (
-    Chart,
     Derived,
     Lines,
     Pivot,
@@ -68,14 +67,12 @@ def _compared(data: Data) -> Frame:
 
 
 STUDY = Study(
-    paper=AGARWALA_2022,
     item="Figure 6 and Table 1",
     title="DEQ-Transformers from different dense layers",
-    description="Whether DEQ-Transformers train more steadily from orthogonal and GOE layers.",
     points=lambda scale: [
         Point(
-            factors={name: each[name] for name in ("layers", "scale", "seed")},
-            measures=[partial(perplexity, count=SEGMENTS)],
+            {name: each[name] for name in ("layers", "scale", "seed")},
+            [partial(perplexity, count=SEGMENTS)],
             reads=[_recipe(each["layers"], each["scale"], each["seed"], scale)],
             minutes=0.6,
         )
@@ -121,19 +118,18 @@ STUDY = Study(
             "dense layers of 2,800 (GOE: 700).",
         ),
         *(
-            Chart(
-                title=f"Fig. 6: sqrt V = {size:g}, {SEEDS} seeds",
-                x="steps",
-                y="training loss, nats a character",
-                marks=Lines(
-                    x="step",
-                    y="loss",
-                    by=["seed", "layers"],
-                    where={"scale": size},
-                    label=lambda seed, layers: "" if seed else WORDS[layers],
-                    colours={layers: place for place, layers in enumerate(LAYERS)},
-                    merge=None,
-                ),
+            Lines(
+                "step",
+                "loss",
+                by=["seed", "layers"],
+                where={"scale": size},
+                label=lambda seed, layers: "" if seed else WORDS[layers],
+                colours={layers: place for place, layers in enumerate(LAYERS)},
+                merge=None,
+            ).chart(
+                f"Fig. 6: sqrt V = {size:g}, {SEEDS} seeds",
+                "steps",
+                "training loss, nats a character",
                 log_y=True,
             )
             for size in SCALES

@@ -1,4 +1,4 @@
-"""Figure 2: the length of h* against theory, which for symmetric weights needs their reaction."""
+"""How long h* is: Theorem 3.1 fits Gaussian and orthogonal weights; GOE needs more."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from equilibria.run.studies.study import Study
 from equilibria.run.studies.views import Chart, Derived, curve, first
 from papers.initialisation import wide
 from papers.initialisation.common import lines
-from papers.published import AGARWALA_2022
 
 
 def square(ensemble: Ensemble, scale: float, *, reaction: bool) -> float | None:
@@ -59,10 +58,8 @@ VIEWS = [
 ]
 
 STUDY = Study(
-    paper=AGARWALA_2022,
     item="Figure 2",
     title="The length of h*",
-    description="How long h* is: Theorem 3.1 fits Gaussian and orthogonal weights; GOE needs more.",
     points=wide.points,
     views=[Derived(wide.predicted("length", square), view) for view in VIEWS],
 )

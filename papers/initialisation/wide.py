@@ -44,8 +44,8 @@ def points(scale: Scale) -> list[Point]:
     sizes = {"width": WIDTH, "draws": DRAWS, "inputs": INPUTS, "steps": STEPS, "scales": SCALES}
     return [
         Point(
-            factors={"ensemble": ensemble},
-            measures=[partial(iterated, **sizes)],
+            {"ensemble": ensemble},
+            [partial(iterated, **sizes)],
             settings={"activation": ACTIVATION, "settled": SETTLED, "decomposed": DECOMPOSED},
             minutes=0.7,
         )

@@ -78,7 +78,7 @@ def training_of(name: str, scale: Scale) -> Training:
     """Return the training of a variant, with a probe after each epoch of an equilibrium network."""
     probe = Probing(PROBED, PROBED) if VARIANTS[name].limit else None
     minutes = {"cpu": 5, "gpu": 15}[scale]
-    return Training(recipe=recipe_of(name, scale), minutes=minutes, probe=probe)
+    return Training(recipe_of(name, scale), minutes, probe=probe)
 
 
 def recipe_of(name: str, scale: Scale) -> Recipe:
@@ -122,18 +122,13 @@ def final(*columns: str, scale: float = 1) -> Column:
 
 def course(title: str, x: str, y: str, *, zero: bool = False, **options: Any) -> Chart:
     """A column over the training, a line for each network."""
-    lines = Lines(x=x, y=y, by=["network"], style="marked", **options)
+    lines = Lines(x, y, by=["network"], style="marked", **options)
     return Chart(title=title, x=x, y="", marks=lines, whole_x=True, log_y=not zero, zero=zero)
 
 
 def against_norm(figure: str, y: str = "", **options: Any) -> Chart:
     """The forward residual against the Jacobian's norm, a point for each epoch."""
     points = {"x": "probe_norm", "y": "probe_forward", "merge": None, "style": "points"}
-    return Chart(
-        title=f"{figure}: forward residual against ||J||² / d",
-        x="||J||² / d",
-        y=y,
-        marks=Lines(by=["network"], **points, **options),
-        log_x=True,
-        log_y=True,
+    return Lines(by=["network"], **points, **options).chart(
+        f"{figure}: forward residual against ||J||² / d", "||J||² / d", y, log_x=True, log_y=True
     )

@@ -1,4 +1,4 @@
-"""Figures 1a, 1b and 10a: residuals and Jacobian grow in training, and not with the penalty."""
+"""Residuals and the Jacobian's norm over the training of an MDEQ, by the penalty."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from equilibria.run.studies.study import Point, Study
 from equilibria.run.studies.views import Pivot, first, last
 from papers.jacobian import images
 from papers.jacobian.common import against_norm, course, final
-from papers.published import BAI_2021
 
 LINES = {"label": images.WORDS, "band": True}
 FORWARD, ADJOINT = images.PROBED.forward, images.PROBED.adjoint
@@ -19,15 +18,13 @@ FIGURES = {
 }
 
 STUDY = Study(
-    paper=BAI_2021,
     item="Figures 1a, 1b, 7, 10a",
     title="Residuals and Jacobian in training",
-    description="Residuals and the Jacobian's norm over the training of an MDEQ, by the penalty.",
     points=lambda scale: [
         Point(
-            factors={"network": name, "seed": seed},
-            measures=[summary, epochs],
-            runs={name: images.training_of(name, scale, seed)},
+            {"network": name, "seed": seed},
+            [summary, epochs],
+            {name: images.training_of(name, scale, seed)},
         )
         for seed in images.SEEDS["plain"]
         for name in ("plain", "decay", images.BEST)

@@ -59,11 +59,11 @@ def training_of(name: str, scale: Scale, seed: int = 0) -> Training:
     """
     minutes = {"cpu": 7, "gpu": 240}[scale]
     if name != "resnet":
-        return Training(recipe=recipe_of(name, scale, seed), minutes=minutes, probe=PROBED)
+        return Training(recipe_of(name, scale, seed), minutes, probe=PROBED)
     recipe = common.recipe_of("cifar10", "resnet", scale, seed)
     if scale == "gpu":
         recipe = counterpart.with_model(_base(scale, seed), ResNetConfig())
-    return Training(recipe=recipe, minutes=minutes / 4)
+    return Training(recipe, minutes / 4)
 
 
 def _base(scale: Scale, seed: int) -> Recipe:

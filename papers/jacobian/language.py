@@ -1,4 +1,4 @@
-"""Figure 1c and Tables 1 and 5: what regularised DEQ-Transformers reach, and what they cost."""
+"""Perplexity, time, evaluations and memory with and without the Jacobian penalty."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def _point(network: str, scale: Scale) -> Point:
     variant = "post" if early else network
     memory = partial(step_memory, nearest=VARIANTS[variant].limit)
     return Point(
-        factors={"network": network},
-        measures=[summary, memory, *([partial(reading, max_evals=12)] if early else []), epochs],
-        runs={"run": training_of(variant, scale)},
+        {"network": network},
+        [summary, memory, *([partial(reading, max_evals=12)] if early else []), epochs],
+        {"run": training_of(variant, scale)},
         minutes=1,
     )
 
@@ -87,10 +87,8 @@ def _curves(data: Data) -> Iterator[Series]:
 
 
 STUDY = Study(
-    paper=BAI_2021,
     item="Figure 1c, Tables 1 and 5",
     title="What regularised DEQ-Transformers reach",
-    description="Perplexity, time, evaluations and memory with and without the Jacobian penalty.",
     points=lambda scale: [_point(network, scale) for network in ROWS.values()],
     views=[
         Table(

@@ -1,4 +1,4 @@
-"""Figure 4: where the slope is above one, iteration fails and the fixed point can be solved for."""
+"""Plain iteration fails there; Broyden and Newton find the fixed point."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import Point, Study, grid
 from equilibria.run.studies.views import Bars, Chart, Lines, Pivot, first
 from papers.jacobian.maps import CURVES, Curve, linear, scalar, zigzag
-from papers.published import BAI_2021
-
-__all__ = ["RADII", "STUDY"]
 
 RTOL, EVALS = 1e-6, 200
 SOLVERS = methods(RTOL, EVALS)
@@ -36,20 +33,15 @@ def _graph(data: Data, *, curve: Curve) -> list[Series]:
 
 
 STUDY = Study(
-    paper=BAI_2021,
     item="Figure 4",
     title="A slope above one",
-    description="Plain iteration fails there; Broyden and Newton find the fixed point.",
     points=lambda scale: [
         *(
-            Point(
-                factors={"slope": slope},
-                measures=[partial(scalar, curve=curve, solvers=SOLVERS)],
-            )
+            Point({"slope": slope}, [partial(scalar, curve=curve, solvers=SOLVERS)])
             for slope, curve in CURVES.items()
         ),
         *(
-            Point(factors=map_, measures=[partial(linear, count=MAPS, solvers=SOLVERS)])
+            Point(map_, [partial(linear, count=MAPS, solvers=SOLVERS)])
             for map_ in grid(dimensions=SIZES, radius=RADII)
         ),
     ],
@@ -90,8 +82,15 @@ STUDY = Study(
                 y="f(z)",
                 marks=[
                     partial(_graph, curve=curve),
-                    Lines(x="z", y="f", where={"slope": slope, "solver": "broyden"}, merge=None,
-                          label="Broyden", colours=2, style="marked"),
+                    Lines(
+                        "z",
+                        "f",
+                        where={"slope": slope, "solver": "broyden"},
+                        merge=None,
+                        label="Broyden",
+                        colours=2,
+                        style="marked",
+                    ),
                 ],
                 span_x=SIGHT,
                 span_y=SIGHT,
@@ -103,23 +102,40 @@ STUDY = Study(
             x="evaluations",
             y="|f(z) - z|",
             marks=[
-                Lines(x="evaluation", y="gap", by=("slope",), where={"solver": "broyden"},
-                      label="slope {:g}".format),
-                Lines(x="evaluation", y="gap", by=("slope",), where={"solver": "plain"},
-                      label="", style="dashed"),
+                Lines(
+                    "evaluation",
+                    "gap",
+                    by=("slope",),
+                    where={"solver": "broyden"},
+                    label="slope {:g}".format,
+                ),
+                Lines(
+                    "evaluation",
+                    "gap",
+                    by=("slope",),
+                    where={"solver": "plain"},
+                    label="",
+                    style="dashed",
+                ),
             ],
             log_y=True,
             whole_x=True,
             span_y=(1e-9, 1e3),
         ),
-        Chart(
-            title=f"linear maps of {', '.join(map(str, SIZES))} dimensions",
-            x="spectral radius",
-            y="solved, %",
-            marks=Bars(at="radius", places=RADII, y="converged", by="solver", label=WORDS,
-                       scale=100, where={"dimensions": SIZES}),
+        Bars(
+            at="radius",
+            places=RADII,
+            y="converged",
+            by="solver",
+            label=WORDS,
+            scale=100,
+            where={"dimensions": SIZES},
+        ).chart(
+            f"linear maps of {', '.join(map(str, SIZES))} dimensions",
+            "spectral radius",
+            "solved, %",
             names=[f"{radius:g}" for radius in RADII],
             span_y=(0, 135),
         ),
     ],
-)  # fmt: skip
+)

@@ -1,4 +1,4 @@
-"""Figures 3, 7, 8, 10b and 10c: what keeps a DEQ-Transformer stable, and what does not."""
+"""Pre- and post-LN, weight norm, weight decay, Jacobian penalty: residuals, radius."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Study
 from equilibria.run.studies.views import Pivot, first, last
 from papers.jacobian.common import PROBED, VARIANTS, against_norm, course, final, training_of
-from papers.published import BAI_2021
 
 FIGURE_3 = ("post", "pre", "unnormalised", "post-jr", "pre-jr")
 FIGURE_7 = ("post", "post-15", "post-jr")
@@ -20,15 +19,13 @@ LINES = {
 RESIDUAL = f"forward residual after {PROBED}"
 
 STUDY = Study(
-    paper=BAI_2021,
     item="Figures 3, 7, 8, 10b, 10c",
     title="What keeps a DEQ-Transformer stable",
-    description="Pre- and post-LN, weight norm, weight decay, Jacobian penalty: residuals, radius.",
     points=lambda scale: [
         Point(
-            factors={"network": name, "limit": VARIANTS[name].limit},
-            measures=[summary, epochs],
-            runs={"run": training_of(name, scale)},
+            {"network": name, "limit": VARIANTS[name].limit},
+            [summary, epochs],
+            {"run": training_of(name, scale)},
         )
         for name in NAMES
     ],

@@ -1,4 +1,4 @@
-"""Figures 5 and 9: the penalty flattens a one-dimensional network, and its fixed points stay."""
+"""A network of 200 weights with and without the penalty: surfaces, slopes, solves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from equilibria.run.studies.study import Point, Study, grid
 from equilibria.run.studies.views import NOT_RUN, Bars, Chart, Pivot, Table, first
 from papers.jacobian.toy_network import GAMMAS as FIGURE_5
 from papers.jacobian.toy_network import NOISE, VIEWS, Setting, toy
-from papers.published import BAI_2021
 
 GAMMAS, SEEDS = (0.0, 1.0, 2.0, 4.0), (0, 1, 2)
 SETTINGS = {
@@ -38,16 +37,10 @@ def _ratios(data: Data) -> Iterable[Sequence[Any]]:
 
 
 STUDY = Study(
-    paper=BAI_2021,
     item="Figures 5 and 9",
     title="A one-dimensional network and the penalty",
-    description="A network of 200 weights with and without the penalty: surfaces, slopes, solves.",
     points=lambda scale: [
-        Point(
-            factors=each,
-            measures=[partial(toy, setting=SETTINGS[each["setting"]], seeds=SEEDS)],
-            minutes=0.8,
-        )
+        Point(each, [partial(toy, setting=SETTINGS[each["setting"]], seeds=SEEDS)], minutes=0.8)
         for each in grid(setting=SETTINGS, gamma=GAMMAS)
     ],
     views=[

@@ -1,4 +1,4 @@
-"""Table 3.3: sizes on Cityscapes, published and counted; the trainings wait for GPUs."""
+"""Sizes of MDEQ on Cityscapes beside the published ones; the trainings need GPUs."""
 
 from __future__ import annotations
 
@@ -38,13 +38,9 @@ def _rows(data: Data) -> Iterable[list[Any]]:
 
 
 STUDY = Study(
-    paper=BAI_2022,
     item="Table 3.3",
     title="Sizes of networks for Cityscapes",
-    description="Sizes of MDEQ on Cityscapes beside the published ones; the trainings need GPUs.",
-    points=lambda scale: [
-        Point(factors=each, measures=[size]) for each in grid(network=RECIPES, head=HEADS)
-    ],
+    points=lambda scale: [Point(each, [size]) for each in grid(network=RECIPES, head=HEADS)],
     views=[
         Table(
             title="Table 3.3: Cityscapes, validation images",

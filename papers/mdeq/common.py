@@ -77,7 +77,7 @@ MAKERS: Mapping[str, Sequence[Maker]] = {
 def training_of(data: str, kind: str, scale: Scale, seed: int = 0) -> Training:
     """Return the training of a network; the arguments are those of `recipe_of`."""
     recipe = recipe_of(data, kind, scale, seed)
-    return Training(recipe=recipe, minutes={"cpu": 10, "gpu": 30}[scale])
+    return Training(recipe, {"cpu": 10, "gpu": 30}[scale])
 
 
 def recipe_of(data: str, kind: str, scale: Scale, seed: int = 0) -> Recipe:

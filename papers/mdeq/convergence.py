@@ -1,4 +1,4 @@
-"""Figures 3.3 and 3.7: all resolutions converge together; larger images take more evaluations."""
+"""Residual of each resolution, and of images from 16 to 128 pixels, by solver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from equilibria.run.studies.views.tables import Column
 from equilibria.solve import Anderson, Broyden, Picard
 from papers.mdeq.common import NAMES, training_of
 from papers.mdeq.residuals import LEVELS, larger, resolutions
-from papers.published import BAI_2022
 
 EVALS, SAMPLES, BATCHES, BATCH = 60, 32, 5, 4
 SOLVERS = {  # that take all evaluations
@@ -55,25 +54,23 @@ lines = partial(Lines, x="evals", y="residual")
 banded = partial(lines, low="low", high="high")
 
 STUDY = Study(
-    paper=BAI_2022,
     item="Figures 3.3, 3.7",
     title="Convergence of each resolution, and on larger images",
-    description="Residual of each resolution, and of images from 16 to 128 pixels, by solver.",
     points=lambda scale: [
         *(
             Point(
-                factors={"images": "test", "network": network},
-                measures=[partial(resolutions, solvers=SOLVERS, count=SAMPLES)],
-                runs={network: training_of("cifar10", network, scale)},
+                {"images": "test", "network": network},
+                [partial(resolutions, solvers=SOLVERS, count=SAMPLES)],
+                {network: training_of("cifar10", network, scale)},
                 minutes=1,
             )
             for network in ("mdeq", "single")
         ),
         *(
             Point(
-                factors=each,
-                measures=[partial(larger, solvers=SOLVERS, batches=BATCHES, batch=BATCH)],
-                runs={"mdeq": training_of("cifar10", "mdeq", scale)},
+                each,
+                [partial(larger, solvers=SOLVERS, batches=BATCHES, batch=BATCH)],
+                {"mdeq": training_of("cifar10", "mdeq", scale)},
                 minutes=round(0.2 + 4 * (each["side"] / 128) ** 2, 1),
             )
             for each in grid(images=KINDS, side=SIZES)

@@ -1,4 +1,7 @@
-"""The recipe for one's own images on three small data sets, beside what else these would give."""
+"""mdeq-images as it is on three small data sets, beside simpler classifiers.
+
+Test images; the ResNet is trained for as long. Minutes: all steps, on a busy machine.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def beside(context: Context) -> dict[str, Any]:
 
 def training(data: str, seed: int) -> Training:
     words = f"--task.data {data} --task.samples {IMAGES[data][1]} --task.valid 200 --seed {seed}"
-    return Training(recipe=recipes.load("mdeq-images", words.split()), minutes=3)
+    return Training(recipes.load("mdeq-images", words.split()), 3)
 
 
 VALUES = {
@@ -45,13 +48,12 @@ VALUES = {
     "minutes": mean("seconds", 1 / 60),
     "chosen from the images": "chosen",
 }
-CURVES = Lines(x="epoch", y="valid_accuracy", by=["data"], label=SET, scale=100)
+CURVES = Lines("epoch", "valid_accuracy", by=["data"], label=SET, scale=100)
 STUDY = Study(
+    paper="",
     title="One's own images",
-    description="mdeq-images as it is on three small data sets, beside simpler classifiers.",
-    note="Test images; the ResNet is trained for as long. Minutes: all steps, on a busy machine.",
     points=lambda scale: [  # seed by seed: an early stop leaves all data sets, with fewer seeds
-        Point(factors=each, measures=[summary, beside, epochs], runs={"run": training(**each)})
+        Point(each, [summary, beside, epochs], {"run": training(**each)})
         for each in grid(seed=(0, 1, 2), data=IMAGES)
     ],
     views=[

@@ -1,4 +1,9 @@
-"""Two heads on one equilibrium: masks and presence, together and each by itself."""
+"""The classes of pixels and of the image, from one state, on CamVid.
+
+Presence: whether a frame shows a class, for each of the 11; the mean of the shares of frames with
+and without it that are told right, over the classes that some frames show and others do not
+(guessing: 50 %). The recipe camvid, at equal steps.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,6 @@ from equilibria.run.studies.measures.epochs import summary
 from equilibria.run.studies.study import Point, Study, grid
 from equilibria.run.studies.views import Pivot, mean, median, spread
 from papers.mdeq.scenes import SEEDS, training_of
-from papers.published import BAI_2022
 
 HEADS = {
     "masks": ("masks alone", ()),
@@ -21,18 +25,13 @@ HEADS = {
 }
 
 STUDY = Study(
-    paper=BAI_2022,
     item="sec. 3.1",
     title="Several heads on one equilibrium",
-    description="The classes of pixels and of the image, from one state, on CamVid.",
-    note="Presence: whether a frame shows a class, for each of the 11; the mean of the shares of "
-    "frames with and without it that are told right, over the classes that some frames show and "
-    "others do not (guessing: 50 %). The recipe camvid, at equal steps.",
     points=lambda scale: [
         Point(
-            factors={"heads": each["heads"], "seed": each["seed"]},
-            measures=[summary],
-            runs={"run": training_of("mdeq", each["seed"], *HEADS[each["heads"]][1])},
+            {"heads": each["heads"], "seed": each["seed"]},
+            [summary],
+            {"run": training_of("mdeq", each["seed"], *HEADS[each["heads"]][1])},
         )
         for each in grid(seed=SEEDS, heads=HEADS)
     ],

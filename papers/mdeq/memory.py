@@ -1,4 +1,4 @@
-"""Figure 3.5, right, and section 3.3.4: memory of a training step against evaluations."""
+"""MDEQ at equilibrium and unrolled, beside networks of its size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from equilibria.run.studies.study import Context, Point, Study
 from equilibria.run.studies.views import NOT_RUN, Chart, Lines, Table
 from equilibria.run.trainer import seed_all
 from papers.mdeq.common import NAMES, recipe_of
-from papers.published import BAI_2022
 
 MIB = 2**20
 DEPTHS = (6, 12, 18, 36)
@@ -67,14 +66,12 @@ def _lines(network: str, style: Any) -> Lines:
 
 
 STUDY = Study(
-    paper=BAI_2022,
     item="Figure 3.5, right; section 3.3.4",
     title="Memory of a training step",
-    description="MDEQ at equilibrium and unrolled, beside networks of its size.",
     points=lambda scale: [
         Point(
-            factors={"network": network},
-            measures=[steps],
+            {"network": network},
+            [steps],
             reads=[recipe_of("cifar10", network, scale)],
             settings={"depths": DEPTHS},
             minutes=4 if network in ("mdeq", "single") else 0.5,

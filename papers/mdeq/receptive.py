@@ -1,4 +1,4 @@
-"""Sections 3.3.5 and 4.2.6: what an output can have seen after some evaluations."""
+"""What an output depends on after r evaluations: exact limits, and strength."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from equilibria.run.studies.views import Chart, Lines, Pivot, of
 from equilibria.zoo.vision.model.mdeq import MDEQConfig
 from papers.mdeq.common import training_of
 from papers.mdeq.reach import bounds, reach, strength
-from papers.published import BAI_2022
 
 EVALS = {1: 8, 2: 8, 3: 5, 4: 3}
 """Evaluations that are measured, by the number of resolutions."""
@@ -44,23 +43,21 @@ lines = partial(Lines, x="evals", by=["resolutions"], where={"what": "reach"})
 strengths = partial(Lines, x="distance", y="gradient", by=["evals"])
 
 STUDY = Study(
-    paper=BAI_2022,
     item="Sections 3.3.5, 4.2.6",
     title="What an output depends on",
-    description="What an output depends on after r evaluations: exact limits, and strength.",
     points=lambda scale: [
         *(
             Point(
-                factors={"what": "reach", "resolutions": n},
-                measures=[partial(reach, config=cell(n, evals), evals=evals, draws=DRAWS)],
+                {"what": "reach", "resolutions": n},
+                [partial(reach, config=cell(n, evals), evals=evals, draws=DRAWS)],
                 minutes={1: 0.2, 2: 0.4, 3: 1, 4: 2}[n],
             )
             for n, evals in EVALS.items()
         ),
         Point(
-            factors={"what": "strength"},
-            measures=[partial(strength, evals=STRENGTH, across=ACROSS)],
-            runs={"mdeq": training_of("cifar10", "mdeq", scale)},
+            {"what": "strength"},
+            [partial(strength, evals=STRENGTH, across=ACROSS)],
+            {"mdeq": training_of("cifar10", "mdeq", scale)},
             minutes=0.5,
         ),
     ],
@@ -107,12 +104,8 @@ STUDY = Study(
             zero=True,
         ),
         *(
-            Chart(
-                title=title,
-                x="distance, pixels",
-                y="|gradient|, the largest being 1",
-                marks=strengths(where={"norm": norm}, label="evaluations: {:g}".format),
-                log_y=True,
+            strengths(where={"norm": norm}, label="evaluations: {:g}".format).chart(
+                title, "distance, pixels", "|gradient|, the largest being 1", log_y=True
             )
             for norm, title in (
                 ("group", "trained MDEQ, with its GroupNorm"),

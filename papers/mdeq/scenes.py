@@ -17,8 +17,6 @@ from equilibria.zoo.vision.model.segmentation import (
 )
 from papers.measures import counterpart
 
-__all__ = ["NAMES", "SEEDS", "recipe_of", "training_of"]
-
 SEEDS: Sequence[int] = (0, 1, 2)
 LAYERS = 6
 
@@ -69,4 +67,4 @@ def _nearest(cell: ModelConfig, made: Sequence[ModelConfig]) -> ModelConfig:
 
 def training_of(network: str, seed: int = 0, *options: str) -> Training:
     """Return the training of a network; the arguments are those of `recipe_of`."""
-    return Training(recipe=recipe_of(network, seed, *options), minutes=10)
+    return Training(recipe_of(network, seed, *options), 10)

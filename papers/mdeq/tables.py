@@ -1,4 +1,4 @@
-"""Table 3.1 and Figure 3.5: the multiscale network beside others of its size."""
+"""MDEQ, single-stream DEQ, ResNet and neural ODEs of one size, on small images."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from equilibria.run.studies.views import Bars, Chart, Lines, Pivot, first, of
 from papers.mdeq.common import IMAGES, NAMES, SEEDS, training_of
 from papers.mdeq.thesis_tables import ACCURACY, ORDER, RELEASED, source
 from papers.measures.memory import step_memory
-from papers.published import BAI_2022
 
 
 def _curves(data: str) -> Chart:
     lines = Lines(
-        x="epoch",
-        y=("valid_accuracy", "test_accuracy"),  # the latter where no images are set aside
+        "epoch",
+        ("valid_accuracy", "test_accuracy"),  # the latter where no images are set aside
         by=["network"],
         where={"data": data},
         label=NAMES,
@@ -36,15 +35,13 @@ def _bars(title: str, unit: str, **options: Any) -> Chart:
 
 
 STUDY = Study(
-    paper=BAI_2022,
     item="Table 3.1, Figure 3.5",
     title="Networks of one size on small images",
-    description="MDEQ, single-stream DEQ, ResNet and neural ODEs of one size, on small images.",
     points=lambda scale: [  # seed by seed: an early stop leaves all networks, with fewer seeds
         Point(
-            factors={name: each[name] for name in ("data", "network", "seed")},
-            measures=[summary, step_memory, epochs],
-            runs={"training": training_of(each["data"], each["network"], scale, each["seed"])},
+            {name: each[name] for name in ("data", "network", "seed")},
+            [summary, step_memory, epochs],
+            {"training": training_of(each["data"], each["network"], scale, each["seed"])},
             minutes=0.5,
         )
         for each in grid(seed=SEEDS, data=IMAGES, network=NAMES)

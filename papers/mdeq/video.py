@@ -1,4 +1,9 @@
-"""Frames of a video: what a solve saves that starts at the last frame's equilibrium."""
+"""CamVid's test frames in order, each solve started at the last equilibrium.
+
+The networks of mdeq/camvid. The frames are a second apart (every 30th of the video), far more than
+a video's usual step. Labels that change: between the two starts, on the same frame, to the recipe's
+tolerance.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +15,10 @@ import torch
 from equilibria.run.models import EquilibriumModel
 from equilibria.run.studies.measures.epochs import summary
 from equilibria.run.studies.study import Context, Point, Study
-from equilibria.run.studies.views import Chart, Lines, Pivot, mean
+from equilibria.run.studies.views import Lines, Pivot, mean
 from equilibria.zoo.vision.model.segmentation import upsample
 from equilibria.zoo.vision.task.segmentation import SegmentationTask
 from papers.mdeq.scenes import SEEDS, training_of
-from papers.published import BAI_2022
 
 
 @torch.no_grad()
@@ -40,19 +44,10 @@ def frames(context: Context) -> Iterator[dict[str, Any]]:
 
 
 STUDY = Study(
-    paper=BAI_2022,
     item="sec. 7.2",
     title="Frames of a video",
-    description="CamVid's test frames in order, each solve started at the last equilibrium.",
-    note="The networks of mdeq/camvid. The frames are a second apart (every 30th of the video), "
-    "far more than a video's usual step. Labels that change: between the two starts, on the same "
-    "frame, to the recipe's tolerance.",
     points=lambda scale: [
-        Point(
-            factors={"seed": seed},
-            measures=[summary, frames],
-            runs={"run": training_of("mdeq", seed)},
-        )
+        Point({"seed": seed}, [summary, frames], {"run": training_of("mdeq", seed)})
         for seed in SEEDS
     ],
     views=[
@@ -67,17 +62,8 @@ STUDY = Study(
                 "pixels right from the last frame, %": mean("right_warm", 100),
             },
         ),
-        Chart(
-            title="Evaluations of each frame",
-            x="frame",
-            y="evaluations",
-            marks=Lines(
-                x="frame",
-                y=("cold", "warm"),
-                by=[],
-                where={"seed": 0},
-            ),
-            zero=True,
+        Lines("frame", ("cold", "warm"), by=[], where={"seed": 0}).chart(
+            "Evaluations of each frame", "frame", "evaluations", zero=True
         ),
     ],
 )

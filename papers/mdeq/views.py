@@ -1,4 +1,9 @@
-"""Test images at several scales, mirrored, and through windows."""
+"""CamVid's test images at several scales, mirrored, and through windows.
+
+The networks of mdeq/camvid. Probabilities of scales and mirror images are averaged; the equilibrium
+of a coarser scale, and of the image itself for its mirror image, starts the next solve unless it
+says otherwise. Evaluations: of one solve. Table 3.3 is of a single scale.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,6 @@ from equilibria.run.studies.views import Pivot, mean, spread
 from equilibria.zoo.vision.model.segmentation import MultiScale, Tiled
 from equilibria.zoo.vision.task.segmentation import SegmentationTask
 from papers.mdeq.scenes import SEEDS, training_of
-from papers.published import BAI_2022
 
 SCALES = (1.0, 1.25)
 """Chosen on the validation images of one network."""
@@ -52,20 +56,10 @@ def views(context: Context) -> Iterator[dict[str, Any]]:
 
 
 STUDY = Study(
-    paper=BAI_2022,
     item="sec. 3.3.3",
     title="Several views of an image",
-    description="CamVid's test images at several scales, mirrored, and through windows.",
-    note="The networks of mdeq/camvid. Probabilities of scales and mirror images are averaged; the "
-    "equilibrium of a coarser scale, and of the image itself for its mirror image, starts the next "
-    "solve unless it says otherwise. Evaluations: of one solve. Table 3.3 is of a single scale.",
     points=lambda scale: [
-        Point(
-            factors={"seed": seed},
-            measures=[views],
-            runs={"run": training_of("mdeq", seed)},
-            minutes=4,
-        )
+        Point({"seed": seed}, [views], {"run": training_of("mdeq", seed)}, minutes=4)
         for seed in SEEDS
     ],
     views=[

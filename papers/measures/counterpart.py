@@ -12,8 +12,6 @@ import torch
 from equilibria.run.models import ModelConfig
 from equilibria.run.recipe import IMPLICIT, Recipe, choices
 
-__all__ = ["explicit", "implicit", "parameters", "recurrent", "with_model"]
-
 STACKS = {"deq-transformer": "transformer-xl", "deq-trellisnet": "trellisnet"}
 """The explicit stack of the same cell, by the name of the equilibrium network."""
 

@@ -16,8 +16,6 @@ from equilibria.run.tasks import Batch, Task
 from equilibria.solve import Adjoint, Solver, SolveWarning
 from equilibria.stability import jacobian_penalty
 
-__all__ = ["step_bytes", "step_memory"]
-
 
 def step_memory(context: Context, *, nearest: int | None = None) -> dict[str, int]:
     """Bytes of a training step of a finished run; none of one that diverged.

@@ -20,8 +20,6 @@ from equilibria.solve import Solver
 from equilibria.zoo.language.task.language import LanguageTask
 from papers.measures import counterpart
 
-__all__ = ["as_equilibrium", "reading", "residuals", "segments"]
-
 
 def segments(task: Task, length: int | None, count: int, split: str = "test") -> Batch:
     """Return `count` segments, fewer of a short text, from all over a split, each at a beginning;

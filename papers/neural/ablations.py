@@ -1,4 +1,4 @@
-"""Figures 6.7 and 6.8: the contribution of each part of a learned solver."""
+"""A learned solver without one of its parts, or trained with a different loss."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from equilibria.run.studies.study import Point, Study
 from equilibria.run.studies.views import Pivot, count, mean, spread
 from papers.neural.ablated import STEPS, STOPPED, VARIANTS, WORDS, ablated
 from papers.neural.common import HORIZON, MDEQ, SEEDS, training_of
-from papers.published import BAI_2022
 
 STUDY = Study(
-    paper=BAI_2022,
     item="Figures 6.7 and 6.8",
     title="Ablations of a learned solver",
-    description="A learned solver without one of its parts, or trained with a different loss.",
     note="The MDEQ of jacobian/tables without the penalty. Ours: an initial guess, and "
     "corrections to Anderson's weights from the Gram matrix, trained on log residuals. The "
     "papers': mixing weights and damping from pooled residuals, trained on distances from z*, "
@@ -20,9 +17,9 @@ STUDY = Study(
     f"solves of {HORIZON} evaluations, on batches of 32 samples.",
     points=lambda scale: [
         Point(
-            factors={"variant": name, "seed": seed},
-            measures=[ablated],
-            runs={"run": training_of(MDEQ, scale, seed)},
+            {"variant": name, "seed": seed},
+            [ablated],
+            {"run": training_of(MDEQ, scale, seed)},
             settings={"fields": dict(VARIANTS.get(name, {}))},
             minutes=1,
         )

@@ -1,4 +1,9 @@
-"""Figure 6.6b: training with a solver that is learned alongside the model."""
+"""Evaluations and accuracy of training with a learned solver.
+
+The MDEQ of jacobian/tables without the penalty. Alternating: with the recipe key neural, a solver
+is trained every 150 steps, and used if it beats the best classical one on a held-out batch. The
+thesis reports that training is 16 to 20 % faster.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +15,8 @@ from equilibria.run.alternating import Alternating
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Context, Point, Scale, Study
 from equilibria.run.studies.training import Training
-from equilibria.run.studies.views import Chart, Lines, Pivot, last, mean, spread
+from equilibria.run.studies.views import Lines, Pivot, last, mean, spread
 from papers.neural.common import MDEQ, SEEDS, training_of
-from papers.published import BAI_2022
 
 NETWORKS = {"classical": None, "alternating": Alternating(every=150)}
 
@@ -51,18 +55,13 @@ def _training(name: str, scale: Scale, seed: int) -> Training:
 
 
 STUDY = Study(
-    paper=BAI_2022,
     item="Figure 6.6b",
     title="A solver learned alongside the model",
-    description="Evaluations and accuracy of training with a learned solver.",
-    note="The MDEQ of jacobian/tables without the penalty. Alternating: with the recipe key "
-    "neural, a solver is trained every 150 steps, and used if it beats the best classical one on "
-    "a held-out batch. The thesis reports that training is 16 to 20 % faster.",
     points=lambda scale: [
         Point(
-            factors={"training": name, "seed": seed},
-            measures=[summary, spent, epochs, learning],
-            runs={"run": _training(name, scale, seed)},
+            {"training": name, "seed": seed},
+            [summary, spent, epochs, learning],
+            {"run": _training(name, scale, seed)},
         )
         for seed in SEEDS[MDEQ]
         for name in NETWORKS
@@ -85,12 +84,8 @@ STUDY = Study(
             each="epoch",
             values={"evaluations": mean("forward"), "validation accuracy": last("valid_accuracy")},
         ),
-        Chart(
-            title="Evaluations of a training solve",
-            x="epoch",
-            y="evaluations",
-            marks=Lines(x="epoch", y="forward", by=["training"], band=True),
-            whole_x=True,
+        Lines("epoch", "forward", by=["training"], band=True).chart(
+            "Evaluations of a training solve", "epoch", "evaluations", whole_x=True
         ),
     ],
 )

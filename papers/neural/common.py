@@ -28,28 +28,6 @@ from equilibria.solve import Anderson, Solver, Status
 from papers.deq.common import language, named
 from papers.jacobian import images
 
-__all__ = [
-    "FLOOR",
-    "FULL",
-    "HORIZON",
-    "LIMITS",
-    "MIXING",
-    "SAMPLES",
-    "SEEDS",
-    "SUBJECTS",
-    "Distilled",
-    "Quality",
-    "budgets",
-    "contestants",
-    "distilled",
-    "never_worse",
-    "overhead",
-    "residuals",
-    "solving",
-    "traced",
-    "training_of",
-]
-
 # --- The trained networks, and the training of solvers for them -----------------------------------
 
 MDEQ, MNIST, PTB = "MDEQ", "MNIST", "Penn Treebank"
@@ -98,7 +76,7 @@ def training_of(subject: str, scale: Scale, seed: int) -> Training:
         return images.training_of("plain", scale, seed)
     if subject == PTB:
         return language("transformer", scale, seed)
-    return Training(recipe=named("mnist", scale, "--seed", str(seed)), minutes=12)
+    return Training(named("mnist", scale, "--seed", str(seed)), 12)
 
 
 @dataclass(frozen=True)

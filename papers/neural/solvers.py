@@ -1,4 +1,11 @@
-"""Figures 6.5 and 6.6a and Table 6.1: learned and classical solvers."""
+"""Savings, loss of quality and cost of a learned initial guess and mixing weights.
+
+MDEQ: the network of jacobian/tables without the penalty; MNIST: recipe mnist; Penn Treebank: recipe
+lm-ptb. Solvers are trained as by equilibria distil, with its defaults, on 24 batches of training
+data, and evaluated on the whole test split. Best classical: the best of Picard, Anderson with
+periods 1 and 3, and Broyden in hindsight, for each seed and number of evaluations. Solves return
+the best evaluated state, which after 1 evaluation is the initial guess.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from equilibria.run.studies.study import Point, Scale, Study
-from equilibria.run.studies.views import Chart, Lines, Table
+from equilibria.run.studies.views import Lines, Table
 from papers.neural import solver_tables
 from papers.neural.common import (
     HORIZON,
@@ -27,9 +34,9 @@ SHOWN = (1, 2, 3, 4, 5, 7, 10, 15)
 def points(scale: Scale) -> list[Point]:
     return [
         Point(
-            factors={"subject": subject, "seed": seed},
-            measures=[overhead, residuals, budgets, never_worse],
-            runs={"run": training_of(subject, scale, seed)},
+            {"subject": subject, "seed": seed},
+            [overhead, residuals, budgets, never_worse],
+            {"run": training_of(subject, scale, seed)},
             minutes=10,
         )
         for subject in SUBJECTS
@@ -43,16 +50,8 @@ def _published() -> Iterable[Sequence[Any]]:
 
 
 STUDY = Study(
-    paper=BAI_2022,
     item="Figures 6.5 and 6.6a, Table 6.1",
     title="Learned solvers",
-    description="Savings, loss of quality and cost of a learned initial guess and mixing weights.",
-    note="MDEQ: the network of jacobian/tables without the penalty; MNIST: recipe mnist; Penn "
-    "Treebank: recipe lm-ptb. Solvers are trained as by equilibria distil, with its defaults, on "
-    "24 batches of training data, and evaluated on the whole test split. Best classical: the best "
-    "of Picard, Anderson with periods 1 and 3, and Broyden in hindsight, for each seed and number "
-    "of evaluations. Solves return the best evaluated state, which after 1 evaluation is the "
-    "initial guess.",
     points=points,
     views=[
         Table(
@@ -88,32 +87,22 @@ STUDY = Study(
             rows=solver_tables.ratios,
             note=f"The running minimum, at a tolerance of 0. K is {HORIZON}.",
         ),
-        Chart(
-            title="Figure 6.6a: MDEQ, relative residual",
-            x="evaluations",
-            y="relative residual",
-            marks=Lines(
-                x="evals",
-                y="residual",
-                by=["solver"],
-                where={"subject": "MDEQ"},
-                label=lambda name: solver_tables.WORDS.get(name, name),
-            ),
-            log_y=True,
+        Lines(
+            "evals",
+            "residual",
+            by=["solver"],
+            where={"subject": "MDEQ"},
+            label=lambda name: solver_tables.WORDS.get(name, name),
+        ).chart(
+            "Figure 6.6a: MDEQ, relative residual", "evaluations", "relative residual", log_y=True
         ),
-        Chart(
-            title="Figure 6.5b: MDEQ, accuracy lost",
-            x="evaluations",
-            y="points",
-            marks=Lines(
-                x="limit",
-                y="lost",
-                by=["solver"],
-                where={"subject": "MDEQ", "limit": [n for n in LIMITS if n > 2]},
-                label=lambda name: solver_tables.WORDS.get(name, name),
-            ),
-            whole_x=True,
-        ),
+        Lines(
+            "limit",
+            "lost",
+            by=["solver"],
+            where={"subject": "MDEQ", "limit": [n for n in LIMITS if n > 2]},
+            label=lambda name: solver_tables.WORDS.get(name, name),
+        ).chart("Figure 6.5b: MDEQ, accuracy lost", "evaluations", "points", whole_x=True),
         Table(
             title="Figure 6.5d: size and training time",
             columns=[

@@ -24,8 +24,6 @@ from equilibria.run.trees import to_device
 from equilibria.solve import Picard
 from papers.published import BAI_2022, published
 
-__all__ = ["FILTERS", "Warmth", "from_paper", "points", "recipe", "training", "warmth"]
-
 # --- Coordinate networks, named as in the tables of the thesis, and their trainings ---------------
 
 FILTERS = ("Fourier", "Gabor", "sines")
@@ -68,7 +66,7 @@ def training(
 ) -> Training:
     """Return the training of such a recipe; at GPU scale, with the published size."""
     name = f"{base}-gpu" if scale == "gpu" else base
-    return Training(recipe=recipe(name, filters, network, *words), minutes=minutes)
+    return Training(recipe(name, filters, network, *words), minutes)
 
 
 # --- Shared by the studies of sound, film and shape -----------------------------------------------
@@ -92,9 +90,9 @@ def points(
     """
     return [
         Point(
-            factors={"filters": filters, "network": network, "seed": seed},
-            measures=[summary],
-            runs={
+            {"filters": filters, "network": network, "seed": seed},
+            [summary],
+            {
                 "run": training(
                     base, filters, network, minutes, ["--seed", str(seed), *words], scale
                 )

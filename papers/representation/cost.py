@@ -1,4 +1,9 @@
-"""Figure 8.5: time and memory of a training step."""
+"""Time and memory of a training step on all pixels of an image.
+
+camera at 128 x 128 pixels, recipe image, after a first step that solves in full. Medians over
+steps, interleaved between all networks in one process. Memory: the peak of two consecutive steps,
+including gradients and the states kept from one to the other.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,6 @@ from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import Context, Point, Scale, Study
 from equilibria.run.studies.views import NOT_RUN, Table
 from equilibria.run.trainer import Trainer
-from papers.published import BAI_2022
 from papers.representation.common import FILTERS, recipe
 
 NETWORKS = ("implicit 1L-{0}D", "implicit 1L-{1}D", "explicit 4L-{1}D", "explicit 4L-{2}D")
@@ -62,8 +66,8 @@ def point(filters: str, scale: Scale) -> Point:
     names = [each.format(*WIDTHS[scale]) for each in NETWORKS]
     base = "image-gpu" if scale == "gpu" else "image"
     return Point(
-        factors={"filters": filters},
-        measures=[cost],
+        {"filters": filters},
+        [cost],
         reads=[recipe(base, filters, name) for name in names],
         settings={"networks": names},
         minutes=1,
@@ -87,13 +91,8 @@ def _rows(data: Data) -> Iterable[Sequence[Any]]:
 
 
 STUDY = Study(
-    paper=BAI_2022,
     item="Figure 8.5",
     title="Cost of a representation",
-    description="Time and memory of a training step on all pixels of an image.",
-    note="camera at 128 x 128 pixels, recipe image, after a first step that solves in full. "
-    "Medians over steps, interleaved between all networks in one process. Memory: the peak of two "
-    "consecutive steps, including gradients and the states kept from one to the other.",
     points=lambda scale: [point(filters, scale) for filters in FILTERS],
     views=[
         Table(

@@ -1,10 +1,14 @@
-"""Table 8.2: a film, represented by implicit and explicit networks."""
+"""PSNR of implicit and explicit networks on 30 frames of a street.
+
+Recipe film: 30 frames of CamVid, 60 x 80 pixels in colour, 2,000 steps of 8,192 pixels. Weights are
+unbounded, so an equilibrium need not exist; the fraction of pixels that converge is given. The PSNR
+is the mean over frames.
+"""
 
 from __future__ import annotations
 
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import Pivot, Table, mean, spread
-from papers.published import BAI_2022
 from papers.representation import common
 from papers.representation.common import FILTERS
 
@@ -22,13 +26,8 @@ def points(scale: Scale) -> list[Point]:
 
 
 STUDY = Study(
-    paper=BAI_2022,
     item="Table 8.2",
     title="A film as a function",
-    description="PSNR of implicit and explicit networks on 30 frames of a street.",
-    note="Recipe film: 30 frames of CamVid, 60 x 80 pixels in colour, 2,000 steps of 8,192 pixels. "
-    "Weights are unbounded, so an equilibrium need not exist; the fraction of pixels that converge "
-    "is given. The PSNR is the mean over frames.",
     points=points,
     views=[
         Pivot(

@@ -1,4 +1,8 @@
-"""Figure 8.4: truncated gradients and the exact one."""
+"""PSNR with T terms of the Neumann series, and with the exact gradient.
+
+camera at 64 x 64 pixels, recipe image, Fourier filters, reuse of states. The gradient is that of
+eq. 8.10; exact: the linear system is solved to a tolerance of .01 in each step.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,7 @@ from typing import Any
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import Point, Scale, Study, grid
-from equilibria.run.studies.views import Chart, Lines, Table
-from papers.published import BAI_2022
+from equilibria.run.studies.views import Lines, Table
 from papers.representation.common import training
 
 SEEDS = (0, 1, 2)
@@ -29,9 +32,9 @@ def point(gradient: str, seed: int, scale: Scale) -> Point:
     words += f"--adjoint.name {ADJOINTS[gradient]}".split()
     minutes = 2.0 if gradient == EXACT else 0.3
     return Point(
-        factors={"gradient": gradient, "network": network, "seed": seed},
-        measures=[summary, epochs],
-        runs={"run": training("image", "Fourier", network, minutes, words, scale)},
+        {"gradient": gradient, "network": network, "seed": seed},
+        [summary, epochs],
+        {"run": training("image", "Fourier", network, minutes, words, scale)},
     )
 
 
@@ -57,12 +60,8 @@ def _rows(data: Data) -> Iterable[Sequence[Any]]:
 
 
 STUDY = Study(
-    paper=BAI_2022,
     item="Figure 8.4",
     title="Truncated gradients of a representation",
-    description="PSNR with T terms of the Neumann series, and with the exact gradient.",
-    note="camera at 64 x 64 pixels, recipe image, Fourier filters, reuse of states. The gradient "
-    "is that of eq. 8.10; exact: the linear system is solved to a tolerance of .01 in each step.",
     points=lambda scale: [
         point(scale=scale, **each) for each in grid(seed=SEEDS, gradient=ADJOINTS)
     ],
@@ -82,12 +81,8 @@ STUDY = Study(
             rows=_rows,
             note="The gap is that between T = 0 and the exact gradient, over seeds that have both.",
         ),
-        Chart(
-            title="PSNR",
-            x="step",
-            y="dB",
-            marks=Lines(x="step", y="test_psnr", by=["gradient"], band=True),
-            whole_x=True,
+        Lines("step", "test_psnr", by=["gradient"], band=True).chart(
+            "PSNR", "step", "dB", whole_x=True
         ),
     ],
 )

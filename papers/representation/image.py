@@ -1,4 +1,10 @@
-"""Figure 8.5: one image, represented by implicit and explicit networks."""
+"""PSNR of implicit and explicit networks on scikit-image's camera.
+
+Recipe image: 1,000 steps on all pixels, reuse of states, one Neumann term, cosine decay from 3e-3.
+Scale n: frequencies are initialised as U(-n, n) / sqrt(2 (L + 1)) at n x n pixels, and half of that
+for sines; the released code takes half of both. The PSNR is of values clipped to the range of the
+image, after solves from zero to a tolerance of 1e-3.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +14,7 @@ from typing import Any
 
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study
-from equilibria.run.studies.views import Chart, Lines, Pivot, mean, spread
-from papers.published import BAI_2022
+from equilibria.run.studies.views import Lines, Pivot, mean, spread
 from papers.representation.common import FILTERS, training
 
 SEEDS = (0, 1, 2)
@@ -48,9 +53,9 @@ def point(factors: Mapping[str, Any], scale: Scale) -> Point:
     words += ["--seed", str(factors["seed"])]
     minutes = 0.5 * (pixels / 64) ** 2
     return Point(
-        factors=factors,
-        measures=[summary, epochs],
-        runs={"run": training("image", filters, factors["network"], minutes, words, scale)},
+        factors,
+        [summary, epochs],
+        {"run": training("image", filters, factors["network"], minutes, words, scale)},
     )
 
 
@@ -62,14 +67,8 @@ VALUES = {
 }
 INDEX = {"filters": "filters", "network": "network", "bound": "bound on the norms"}
 STUDY = Study(
-    paper=BAI_2022,
     item="Figure 8.5",
     title="An image as a function",
-    description="PSNR of implicit and explicit networks on scikit-image's camera.",
-    note="Recipe image: 1,000 steps on all pixels, reuse of states, one Neumann term, cosine "
-    "decay from 3e-3. Scale n: frequencies are initialised as U(-n, n) / sqrt(2 (L + 1)) at n x n "
-    "pixels, and half of that for sines; the released code takes half of both. The PSNR is of "
-    "values clipped to the range of the image, after solves from zero to a tolerance of 1e-3.",
     points=points,
     views=[
         *(
@@ -87,18 +86,12 @@ STUDY = Study(
             where={"scale": RELEASED},
             values=VALUES,
         ),
-        Chart(
-            title="camera, 128 x 128 pixels, Fourier filters",
-            x="step",
-            y="PSNR, dB",
-            marks=Lines(
-                x="step",
-                y="test_psnr",
-                by=["network", "bound"],
-                where={"pixels": 128},
-                label=lambda network, bound: f"{network}, bound {bound}",
-            ),
-            whole_x=True,
-        ),
+        Lines(
+            "step",
+            "test_psnr",
+            by=["network", "bound"],
+            where={"pixels": 128},
+            label=lambda network, bound: f"{network}, bound {bound}",
+        ).chart("camera, 128 x 128 pixels, Fourier filters", "step", "PSNR, dB", whole_x=True),
     ],
 )

@@ -1,12 +1,16 @@
-"""Figure 8.3: evaluations to the equilibrium, from the previous step's states and from zero."""
+"""Evaluations to the equilibrium from the states kept during training.
+
+camera at 64 x 64 pixels, recipe image: one evaluation in each step. After every ten steps, with the
+weights of the next one, evaluations of f by fixed-point iteration are counted until ||f(z) - z|| <=
+.01 ||f(z)||, with one norm over all pixels as in the thesis, or one per pixel.
+"""
 
 from __future__ import annotations
 
 from equilibria.run.studies.measures.epochs import summary
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.training import Training
-from equilibria.run.studies.views import Chart, Lines, Pivot, largest, median
-from papers.published import BAI_2022
+from equilibria.run.studies.views import Lines, Pivot, largest, median
 from papers.representation.common import FILTERS, Warmth, recipe, warmth
 
 EARLY = 100
@@ -26,23 +30,13 @@ def point(filters: str, scale: Scale) -> Point:
     frequencies = str(size / (2 if filters == "sines" else 1))
     words = f"--task.size {size} --model.scale {frequencies} --epochs 100 --epoch_steps 10".split()
     name = "image-gpu" if scale == "gpu" else "image"
-    found = Training(recipe=recipe(name, filters, network, *words), minutes=3, probe=Warmth())
-    return Point(
-        factors={"filters": filters, "network": network},
-        measures=[summary, warmth],
-        runs={"run": found},
-    )
+    found = Training(recipe(name, filters, network, *words), 3, probe=Warmth())
+    return Point({"filters": filters, "network": network}, [summary, warmth], {"run": found})
 
 
 STUDY = Study(
-    paper=BAI_2022,
     item="Figure 8.3",
     title="Reuse of states",
-    description="Evaluations to the equilibrium from the states kept during training.",
-    note="camera at 64 x 64 pixels, recipe image: one evaluation in each step. After every ten "
-    "steps, with the weights of the next one, evaluations of f by fixed-point iteration are "
-    "counted until ||f(z) - z|| <= .01 ||f(z)||, with one norm over all pixels as in the thesis, "
-    "or one per pixel.",
     points=lambda scale: [point(filters, scale) for filters in FILTERS],
     views=[
         Pivot(
@@ -58,13 +52,8 @@ STUDY = Study(
             | {"maximum, from the previous step": largest("kept"), "PSNR, dB": "psnr"},
             note="Per pixel: the median over pixels, then over steps.",
         ),
-        Chart(
-            title="Evaluations to .01, Fourier filters",
-            x="step",
-            y="evaluations",
-            marks=Lines(x="step", y=tuple(STARTS)[:2], where={"filters": "Fourier"}, label=STARTS),
-            zero=True,
-            whole_x=True,
+        Lines("step", tuple(STARTS)[:2], where={"filters": "Fourier"}, label=STARTS).chart(
+            "Evaluations to .01, Fourier filters", "step", "evaluations", zero=True, whole_x=True
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Sizes of the networks in chapter 8."""
+"""Parameters of implicit and explicit networks, from two coordinates to one value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 from equilibria.run.studies.study import Context, Point, Study, grid
 from equilibria.run.studies.views import Pivot, first
 from papers.measures import counterpart
-from papers.published import BAI_2022
 from papers.representation.common import FILTERS, recipe
 
 NETWORKS = tuple(f"implicit {size}" for size in ("1L-256D", "1L-512D", "4L-256D"))
@@ -26,13 +25,9 @@ def size(context: Context) -> dict[str, Any]:
 
 
 STUDY = Study(
-    paper=BAI_2022,
     item="Section 8.3",
     title="Sizes of coordinate networks",
-    description="Parameters of implicit and explicit networks, from two coordinates to one value.",
-    points=lambda scale: [
-        Point(factors=each, measures=[size]) for each in grid(filters=FILTERS, network=NETWORKS)
-    ],
+    points=lambda scale: [Point(each, [size]) for each in grid(filters=FILTERS, network=NETWORKS)],
     views=[
         Pivot(
             title="Sizes of implicit networks",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import os
 import re
 import sys
@@ -84,7 +85,8 @@ def find(name: str) -> Study:
             )
     if not isinstance(getattr(module, "STUDY", None), Study):
         raise StudyError(f"{name} defines no study: it has no STUDY, a run.studies.study.Study")
-    return module.STUDY
+    paper = getattr(sys.modules.get(module.__package__ or ""), "PAPER", "")
+    return module.STUDY.described_by(inspect.cleandoc(module.__doc__ or ""), paper)
 
 
 @functools.lru_cache(maxsize=32)

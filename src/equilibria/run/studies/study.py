@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from rich.console import Console
@@ -56,7 +56,7 @@ several rows, such as one for each epoch. Figures are numbers, strings or None; 
 kept."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Point:
     """One point of a study's grid: measured once, kept as rows of the study's table.
 
@@ -89,29 +89,46 @@ class Study:
     """A table or a figure of a paper, or a benchmark.
 
     Args:
-        paper: authors and year; empty for a benchmark of our own.
+        paper: authors and year, by default `PAPER` of the package in which it is; empty for a
+            benchmark of our own.
         item: the tables and figures of the paper.
         title: heading of its page.
-        description: what it shows, in one sentence.
+        description: what it shows, in one sentence; by default the first paragraph of the file's
+            docstring.
         points: the grid at a scale, in the order of the tables.
         views: tables and charts of the rows.
-        note: what a reader must know about all of them.
+        note: what a reader must know about all of them; by default the rest of the docstring.
         peers: other packages whose version is recorded with the figures.
         rows_of: name of the study whose rows it shows, if it has no CSV file of its own.
         own: returns the study with a class of a user's own among its contestants, `module:Class` of
             a module that has been imported; ValueError where it cannot take part.
     """
 
-    paper: str = ""
+    paper: str | None = None
     item: str = ""
     title: str
-    description: str
+    description: str = ""
     points: Callable[[Scale], Sequence[Point]]
     views: Sequence[View]
     note: str = ""
     peers: Sequence[str] = ()
     rows_of: str = ""
     own: Callable[[str], Study] | None = None
+
+    def described_by(self, text: str, paper: str) -> Study:
+        """Return it with what it leaves to a docstring and to the package.
+
+        Args:
+            text: the docstring of its file.
+            paper: of the package.
+        """
+        description, _, note = (part.replace("\n", " ") for part in text.partition("\n\n"))
+        found = (
+            self
+            if self.description
+            else replace(self, description=description, note=self.note or note)
+        )
+        return found if self.paper is not None else replace(found, paper=paper)
 
 
 class StudyError(RuntimeError):

@@ -31,7 +31,7 @@ RECORD = "study.json"
 """In the folder of a training, next to its run: origin, and how it ended."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Training:
     """A recipe to train, and what is probed after each epoch.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, Literal
 
 from equilibria.run.report.panel import Axes, Panel, Series, Style
@@ -13,8 +13,20 @@ Mark = Callable[[Data], Iterable[Series]]
 """What a chart draws of the measured rows."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lines:
+class Marks:
+    """What a chart draws, such as lines or bars."""
+
+    def __call__(self, data: Data) -> list[Series]:
+        """Return the series."""
+        raise NotImplementedError
+
+    def chart(self, title: str, x: str, y: str, **options: Any) -> Chart:
+        """Return a chart of these marks alone; `options` are further fields of `Chart`."""
+        return Chart(title=title, x=x, y=y, marks=self, **options)
+
+
+@dataclass(frozen=True)
+class Lines(Marks):
     """A line for each level of some factors, through the rows that have x and y.
 
     Rows at the same x, such as those of several seeds, are merged to their mean or median, and the
@@ -38,6 +50,7 @@ class Lines:
 
     x: str
     y: str | Sequence[str]
+    _: KW_ONLY
     by: Sequence[str] = ()
     where: Mapping[str, Any] = field(default_factory=dict)
     label: Mapping[Any, str] | Callable[..., str] | str | None = None
@@ -99,7 +112,7 @@ class Lines:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bars:
+class Bars(Marks):
     """A bar at each place, side by side for the levels of a factor.
 
     Args:
