@@ -414,12 +414,12 @@ def test_units_of_fully_shard() -> None:
             return self.inner(x)
 
     model = Outer()
-    assert private.sharding_policies(model) == []
+    assert private.read_sharding_policies(model) == []
     own, outer = MixedPrecisionPolicy(), MixedPrecisionPolicy(output_dtype=torch.float32)
     fully_shard(model.inner, mp_policy=own)
     fully_shard(model, mp_policy=outer)
     private.find_root(model)
-    assert private.sharding_policies(model.inner) == [own, outer]
+    assert private.read_sharding_policies(model.inner) == [own, outer]
     answer = model.inner(torch.ones(1, 2))  # before its root, which would then refuse to run
     model(torch.ones(1, 2))
     if not private.gathers_for_dataclasses():

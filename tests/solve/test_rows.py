@@ -51,9 +51,9 @@ def test_memory(capacity, tracked) -> None:
         slot = k if capacity is None else k % capacity
         a, b = ([torch.randn(2, 4), torch.randn(2, 5)] for _ in range(2))
         if k % 3 == 0:
-            stored = memory.put(slot, a)
+            stored = memory.store(slot, a)
         else:
-            stored = memory.put(slot, a, b, 0.5 if k % 3 == 1 else -1.0)
+            stored = memory.store(slot, a, b, 0.5 if k % 3 == 1 else -1.0)
         scale = (0.0, 0.5, -1.0)[k % 3]
         kept[slot] = torch.cat(a, 1) + scale * torch.cat(b, 1)
         torch.testing.assert_close(torch.cat(stored, 1), kept[slot])

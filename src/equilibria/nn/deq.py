@@ -50,7 +50,7 @@ def refuse_cast(layer: nn.Module) -> None:
         TypeError: the `mp_policy` of the layer, or of the module around it, casts parameters to
             less than float32, or casts outputs.
     """
-    for policy in private.sharding_policies(layer):
+    for policy in private.read_sharding_policies(layer):
         if policy.param_dtype in (torch.float16, torch.bfloat16):
             raise TypeError(
                 f"the layer is sharded with mp_policy param_dtype={policy.param_dtype}, and a "

@@ -96,7 +96,7 @@ class Adjoint(Options):
             graph: for products with J^T that need not be differentiated again; None: u is to be
                 differentiable in all that it depends on.
         """
-        product = equation.product(z, p, transposed) if graph is None else graph.transposed
+        product = equation.product(z, p, transposed) if graph is None else graph.multiply_transposed
         u = self.solve(product, g)
         if is_foreign(self):
             check_like(f"{type(self).__name__}.solve", u, g, "as g")
@@ -183,7 +183,7 @@ class Implicit(Adjoint):
         return layout.leaves(run.value)
 
 
-def truncated(product: Product, g: Leaves, steps: int, damping: float) -> Leaves:
+def sum_series(product: Product, g: Leaves, steps: int, damping: float) -> Leaves:
     """damping (1 + B + ... + B^(steps-1)) g, with B v = damping A v + (1 - damping) v.
 
     By Horner's rule, u <- B u + damping g: steps - 1 products.
@@ -225,7 +225,7 @@ class NeumannPhantom(Adjoint):
 
     @override
     def solve(self, product: Product, g: Leaves) -> Leaves:
-        return truncated(product, g, self.steps, self.damping)
+        return sum_series(product, g, self.steps, self.damping)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,7 +311,7 @@ class Shine(Adjoint):
         transposed: bool = True,
         graph: Linearisation | None = None,
     ) -> Leaves:
-        product = equation.product(z, p, transposed) if graph is None else graph.transposed
+        product = equation.product(z, p, transposed) if graph is None else graph.multiply_transposed
         kept = None if equation.record is None else equation.record.inverse
         if kept is None:
             raise RuntimeError(
@@ -319,16 +319,16 @@ class Shine(Adjoint):
                 "eq.Implicit() or eq.JacobianFree() there"
             )
         layout, inverse = kept
-        apply = inverse.transposed if transposed else inverse.direct
+        apply = inverse.multiply_transposed if transposed else inverse.multiply
         constant = layout.rows(g)
-        u = self._bounded(apply, constant)
+        u = self._apply_inverse(apply, constant)
         for _ in range(self.refine):
             image = layout.rows(product(layout.leaves(u)))
             residual = [a + b - c for a, b, c in zip(image, constant, u, strict=True)]
             u = add_scaled(u, 1.0, apply(residual))
         return layout.leaves(u)
 
-    def _bounded(self, apply: Callable[[Rows], Rows], g: Rows) -> Rows:
+    def _apply_inverse(self, apply: Callable[[Rows], Rows], g: Rows) -> Rows:
         """M g, and g itself where M g is out of all proportion."""
         found = apply(g)
         if self.fallback is None:

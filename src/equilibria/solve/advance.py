@@ -206,7 +206,7 @@ def _measure_status(equation: Problem, z: Leaves, image: Leaves) -> tuple[Tensor
         if not private.every(torch.clamp(found.scale, 1 / LARGEST, LARGEST) == found.scale):
             layout = layout.in_units_of(z, image)
             found = equation.measure(z, image, layout)
-        reached = equation.criterion(layout).reached(found, None, [])
+        reached = equation.criterion(layout).has_converged(found, None, [])
         finite = torch.isfinite(found.size + found.scale)
         whole = torch.stack([found.size, found.scale]).double()
         if layout.unit is not None:

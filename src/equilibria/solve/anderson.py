@@ -78,7 +78,7 @@ class AndersonStepper(Stepper):
 
     @override
     def residual(self, f: Rows, z: Rows) -> Rows:
-        return self.residuals.put(self.evals % ROOM, f, z)
+        return self.residuals.store(self.evals % ROOM, f, z)
 
     @override
     def step(self, now: Point) -> Rows:
@@ -93,13 +93,13 @@ class AndersonStepper(Stepper):
         base = now.f if beta == 1 else now.z
         if self.base is not None:
             slot = (self.evals - 1) % (solver.history or self.evals)
-            change = self.residuals.put(
+            change = self.residuals.store(
                 ROOM + slot, now.residual, self.residuals.at((self.evals - 1) % ROOM)
             )
             # dz + dg is the difference of the images
-            move = self.moves.put(slot, base, self.base)
+            move = self.moves.store(slot, base, self.base)
             if beta != 1:
-                self.moves.put(slot, move, change, beta)
+                self.moves.store(slot, move, change, beta)
             self.stored = max(self.stored, slot + 1)
             self.waiting.append(slot)
         self.base = base
@@ -136,10 +136,10 @@ class AndersonStepper(Stepper):
             # A sample at rest has differences zero; what is to be differentiated must be solvable.
             gram = gram + torch.diag_embed(torch.where(square > 0, ridge * square, 1.0))
         else:
-            gram = self._updated_gram(products[:, 1:], waiting, 1 + ridge)
+            gram = self._update_gram(products[:, 1:], waiting, 1 + ridge)
         return gram, products[:, 0].double()
 
-    def _updated_gram(self, rows: Tensor, waiting: list[int], scale: float) -> Tensor:
+    def _update_gram(self, rows: Tensor, waiting: list[int], scale: float) -> Tensor:
         length = self.stored
         if self.gram is None or self.gram.shape[1] < length:
             grows = 2 * max(4, length)  # room for what there is: `history` may be any number

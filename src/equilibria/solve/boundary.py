@@ -53,7 +53,7 @@ def boundary(function: Callable[P, R]) -> Callable[P, R]:
     """
 
     @wraps(function)
-    def bounded(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call_uncompiled(*args: P.args, **kwargs: P.kwargs) -> R:
         callback = private.compile_frames_by(None)
         outer, _around.callback = _around.callback, callback
         try:
@@ -64,11 +64,11 @@ def boundary(function: Callable[P, R]) -> Callable[P, R]:
             _around.callback = outer
             private.compile_frames_by(callback)
 
-    marked: Any = bounded
+    marked: Any = call_uncompiled
     private.leave_uncompiled(marked.__code__)
     marked._torchdynamo_disable = True
     marked._torchdynamo_disable_msg = NO_WHOLE_GRAPH
-    return bounded
+    return call_uncompiled
 
 
 def as_around(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,15 +80,15 @@ def as_around(f: Callable[..., Any]) -> Callable[..., Any]:
     if not callback or private.replays_buffers(callback):
         return f
 
-    def compiled(*arguments: Any, **keywords: Any) -> Any:
+    def call_compiled(*arguments: Any, **keywords: Any) -> Any:
         before = private.compile_frames_by(None if private.running_eagerly() else callback)
         try:
             return f(*arguments, **keywords)
         finally:
             private.compile_frames_by(before)
 
-    private.leave_uncompiled(compiled.__code__)
-    return compiled
+    private.leave_uncompiled(call_compiled.__code__)
+    return call_compiled
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def without_autocast(device: str) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False)
 
 
-def entered(region: AutocastRegion) -> AbstractContextManager[Any]:
+def enter_region(region: AutocastRegion) -> AbstractContextManager[Any]:
     """Evaluates f in its region, wherever that is: inside backward, say.
 
     Without autocast's cache of cast weights: it keeps a cast made under no_grad, and a weight read

@@ -80,7 +80,7 @@ class _Broyden(Stepper):
     @override
     def residual(self, f: Rows, z: Rows) -> Rows:
         self.at_rest = self.ended
-        return self.steps.put(self.count, f, z)
+        return self.steps.store(self.count, f, z)
 
     @override
     def step(self, now: Point) -> Rows:
@@ -91,9 +91,9 @@ class _Broyden(Stepper):
             return now.f
         step = now.residual
         if self.theta is not None:
-            step = self.steps.put(self.count, self._scaled(step))
+            step = self.steps.store(self.count, self._scale(step))
         if self.count > 0:
-            step = self.steps.put(self.count, self._step())
+            step = self.steps.store(self.count, self._step())
         self.count += 1
         return add_scaled(now.z, 1.0, step)
 
@@ -177,13 +177,13 @@ class _Broyden(Stepper):
         self.before = now.best_size
         behind = now.size > 2 * now.best_size
         step = choose(
-            behind, [torch.zeros_like(row) for row in now.residual], self._scaled(now.residual)
+            behind, [torch.zeros_like(row) for row in now.residual], self._scale(now.residual)
         )
-        self.steps.put(0, step)
+        self.steps.store(0, step)
         self.count = 1
         return add_scaled(choose(behind, now.best, now.z), 1.0, step)
 
-    def _scaled(self, residual: Rows) -> Rows:
+    def _scale(self, residual: Rows) -> Rows:
         """-B_0 g."""
         if self.theta is None:
             return residual
@@ -199,7 +199,7 @@ class _Broyden(Stepper):
         self.lengths.index_fill_(0, here, max(self.count - 1, 0))
 
     @override
-    def learned(self) -> Inverse | None:
+    def find_inverse(self) -> Inverse | None:
         if self.tracked or self.memory is not None:
             return None
         assert self.lengths is not None

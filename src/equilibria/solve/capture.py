@@ -61,10 +61,10 @@ class Substitute(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         table = self.table
 
-        def replaced(tensor: Tensor) -> Tensor:
+        def look_up(tensor: Tensor) -> Tensor:
             return table.get(id(tensor), tensor)
 
-        args, kwargs = pytree.tree_map_only(Tensor, replaced, (args, kwargs or {}))
+        args, kwargs = pytree.tree_map_only(Tensor, look_up, (args, kwargs or {}))
         return func(*args, **kwargs)
 
 
@@ -72,7 +72,7 @@ _NOTHING = nullcontext()
 
 
 @contextmanager
-def _substituted(originals: Sequence[Tensor], stand_ins: Sequence[Tensor]) -> Generator[None]:
+def _substitute(originals: Sequence[Tensor], stand_ins: Sequence[Tensor]) -> Generator[None]:
     mode = Substitute(originals, stand_ins)
     _in_force.tables.append(mode.table)
     try:
@@ -82,7 +82,7 @@ def _substituted(originals: Sequence[Tensor], stand_ins: Sequence[Tensor]) -> Ge
         _in_force.tables.pop()
 
 
-def _stood_for(tensor: Tensor) -> Tensor:
+def _look_up(tensor: Tensor) -> Tensor:
     for table in reversed(_in_force.tables):
         tensor = table.get(id(tensor), tensor)
     return tensor
@@ -141,7 +141,7 @@ def _followed(tensor: Tensor) -> bool:
     """Does a derivative of any kind go through the tensor, or does it stand for another?"""
     return (
         (torch.is_grad_enabled() and tensor.requires_grad)
-        or _stood_for(tensor) is not tensor
+        or _look_up(tensor) is not tensor
         or private.is_wrapped(tensor)
         or private.has_tangent(tensor)
     )
@@ -171,12 +171,12 @@ class Captured:
     ) -> None:
         self.originals = [*originals, *fixed]
         self.used = used
-        self.values = [*(_stood_for(tensor) for tensor in originals), *fixed]
+        self.values = [*(_look_up(tensor) for tensor in originals), *fixed]
         self.fixed = set(range(len(originals), len(self.originals)))
         self.constants = constants
         self.reduced = reduced
 
-    def substituted(self, stand_ins: Sequence[Tensor]) -> AbstractContextManager[None]:
+    def substitute(self, stand_ins: Sequence[Tensor]) -> AbstractContextManager[None]:
         """Every use of an original inside sees its stand-in, and a constant is one."""
         originals = self.originals
         if any(map(_REQUIRES_GRAD, self.constants)):
@@ -185,7 +185,7 @@ class Captured:
             stand_ins = [*stand_ins, *(x.detach() for x in thawed)]
         if all(map(is_, originals, stand_ins)):
             return _NOTHING
-        return _substituted(originals, stand_ins)
+        return _substitute(originals, stand_ins)
 
 
 def capture(
@@ -203,22 +203,22 @@ def capture(
         RuntimeError: f closes over a tensor with a history that Python cannot see.
     """
     begin = _sequence_mark()
-    out, recorder = _recorded(evaluate, known)
+    out, recorder = _record(evaluate, known)
     found = list(recorder.given.values())
     again: tuple[list[Tensor], Recorder] | None = None
     if any(_of_unknown_age(x, begin) for x in found):
-        again = _unnoticed(lambda: _recorded(evaluate, known))
+        again = _hide_from_checkpoints(lambda: _record(evaluate, known))
         found = [x for x in found if id(x) in again[1].given]
     fixed: list[Tensor] = []
     used: list[Tensor] = []
     if torch.is_grad_enabled():
         # What f was recorded to use may have been a stand-in for what it closes over.
-        seen = [*known, *found, *(_stood_for(x) for x in found)]
+        seen = [*known, *found, *(_look_up(x) for x in found)]
         walk = _Walk(out, seen, recorder.has_made)
         used = [x for x in found if id(x) in walk.met]
         fixed = walk.leaves_among(expected)
         if len(fixed) < len(walk.leaves):
-            other = again or _unnoticed(lambda: _recorded(evaluate, known))
+            other = again or _hide_from_checkpoints(lambda: _record(evaluate, known))
             hidden = _Walk(other[0], seen, other[1].has_made)
             if histories := walk.histories_in(hidden):
                 raise RuntimeError(
@@ -254,7 +254,7 @@ def require_known(
     if walk.leaves:
         strangers = [x for x in walk.leaves.values() if isinstance(x, nn.Parameter)]
         if not strangers:  # f may make leaves of its own, which are others each time
-            strangers = walk.leaves_in(_Walk(_unnoticed(evaluate), known))
+            strangers = walk.leaves_in(_Walk(_hide_from_checkpoints(evaluate), known))
         if strangers:
             kind = "parameter" if isinstance(strangers[0], nn.Parameter) else "tensor"
             raise RuntimeError(
@@ -267,7 +267,7 @@ def require_known(
     return out
 
 
-def _recorded(
+def _record(
     evaluate: Callable[[], list[Tensor]], known: Sequence[Tensor]
 ) -> tuple[list[Tensor], Recorder]:
     recorder = Recorder(known)
@@ -279,7 +279,7 @@ def _recorded(
         _in_force.recorders.pop()
 
 
-def _unnoticed(call: Callable[[], T]) -> T:
+def _hide_from_checkpoints(call: Callable[[], T]) -> T:
     """The call, whose tensors saved for backward a checkpoint around does not count: when it
     computes anew, in another thread perhaps, it may do with fewer evaluations or take one more."""
     try:

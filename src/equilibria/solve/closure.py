@@ -48,7 +48,7 @@ class Function(abc.ABC):
     keywords: Sequence[str] = ()
     __call__: Callable[..., Any]
 
-    def evaluating(self) -> AbstractContextManager[None]:
+    def enter_evaluation(self) -> AbstractContextManager[None]:
         """The surroundings of the latest evaluation, for a part of f that backward runs again: a
         checkpoint in it."""
         return _NOTHING
@@ -290,18 +290,18 @@ class _Replicas:
             for new, old in zip(cells, part.__closure__ or (), strict=True):
                 if _is_set(old):
                     new.cell_contents = self.of(old.cell_contents)
-            f.__defaults__ = self._several(part.__defaults__)
-            f.__kwdefaults__ = self._named(part.__kwdefaults__)
+            f.__defaults__ = self._copy_all(part.__defaults__)
+            f.__kwdefaults__ = self._copy_values(part.__kwdefaults__)
         elif isinstance(part, MethodType):
             owner = part.__self__
             if not isinstance(owner, nn.Module) and made.get(id(owner), owner) is owner:
                 self._copy_attributes(owner)
             made[id(part)] = MethodType(self.of(part.__func__), self.of(owner))
         elif isinstance(part, _PARTIAL):
-            keywords = self._named(part.keywords)
-            made[id(part)] = partial(self.of(part.func), *self._several(part.args), **keywords)
+            keywords = self._copy_values(part.keywords)
+            made[id(part)] = partial(self.of(part.func), *self._copy_all(part.args), **keywords)
         elif isinstance(part, _TUPLE):
-            several = self._several(part)
+            several = self._copy_all(part)
             made[id(part)] = type(part)(*several) if hasattr(part, "_fields") else several
         elif isinstance(part, (_DICT, *_SEVERAL)):
             new: Any = copy.copy(part)
@@ -315,12 +315,12 @@ class _Replicas:
         new: Any = object.__new__(part.__class__)
         self._made[id(part)] = new
         self._kept.append(part)
-        new.__dict__.update(self._named(_attributes(part)))
+        new.__dict__.update(self._copy_values(_attributes(part)))
 
-    def _several(self, parts: Any) -> Any:
+    def _copy_all(self, parts: Any) -> Any:
         return None if parts is None else tuple(self.of(each) for each in parts)
 
-    def _named(self, parts: Any) -> Any:
+    def _copy_values(self, parts: Any) -> Any:
         return None if parts is None else {k: self.of(each) for k, each in parts.items()}
 
     def _reaches_module(self, part: Any, seen: set[int]) -> bool:
@@ -367,7 +367,7 @@ def _advice(module: nn.Module) -> str:
     if isinstance(module, _DropoutNd) and module.p > 0:
         return (
             f"{name} draws a new mask at each evaluation, so there is no fixed point: use "
-            f"equilibria.nn.VariationalDropout({module.p}{_shared_axes(module)})"
+            f"equilibria.nn.VariationalDropout({module.p}{_name_axes(module)})"
         )
     if isinstance(module, nn.RReLU):
         return f"{name} draws new slopes at each evaluation: use LeakyReLU"
@@ -379,7 +379,7 @@ def _advice(module: nn.Module) -> str:
     return ""
 
 
-def _shared_axes(module: _DropoutNd) -> str:
+def _name_axes(module: _DropoutNd) -> str:
     """The argument that makes a variational dropout drop whole channels where `module` does."""
     kinds = ((nn.Dropout1d, "(2,)"), (nn.Dropout2d, "(2, 3)"), (nn.Dropout3d, "(2, 3, 4)"))
     return next((f", shared={axes}" for kind, axes in kinds if isinstance(module, kind)), "")

@@ -167,7 +167,7 @@ class Linearisation:
             value = evaluate(own, p)
         return cls(value, own, p, edges, around, held or nullcontext(), evaluate)
 
-    def transposed(self, u: Leaves) -> Leaves:
+    def multiply_transposed(self, u: Leaves) -> Leaves:
         """(df/dz)^T u."""
         try:
             with self.around():
@@ -178,11 +178,11 @@ class Linearisation:
             if self.evaluate is None or not private.made_by_compiled_code(self.value):
                 raise
         if private.allow_more_backwards(self.value):
-            return self.transposed(u)
+            return self.multiply_transposed(u)
         evaluate, self.evaluate = self.evaluate, None
         with torch.enable_grad(), private.run_eagerly():
             self.value = evaluate(cast(Leaves, self.z), self.p)
-        found = self.transposed(u)
+        found = self.multiply_transposed(u)
         warn(
             "f was compiled for a single backward pass, which reuses its buffers: the many "
             "products with its Jacobian run uncompiled. For compiled ones pass dynamic=False to "
@@ -198,7 +198,7 @@ class Linearisation:
             found = iter(_grad(self.value, wanted, u, keep=False))
         return [None if edge is None else next(found) for edge in self.edges]
 
-    def direct(self, t: Leaves) -> Leaves:
+    def multiply(self, t: Leaves) -> Leaves:
         """(df/dz) t, by reverse mode twice; f has been evaluated uncompiled."""
         if self._doubled is None:
             with torch.enable_grad(), self.around():
@@ -243,7 +243,7 @@ class GraphKeeper(Jacobian):
         """f(z)."""
         if not self._keeps:
             return self._plain(z)
-        latest = self._linearised(z)
+        latest = self._linearise_at(z)
         return self._layout.rows([leaf.detach() for leaf in latest.value])
 
     def select(self, layout: Layout) -> None:
@@ -253,12 +253,12 @@ class GraphKeeper(Jacobian):
     def __call__(self, z: Rows) -> Product:
         self._keeps = True
         if self._latest is None:
-            self._linearised(z)
+            self._linearise_at(z)
         latest, layout = self._latest, self._layout
         assert latest is not None
 
         def by_graph(v: Rows) -> Rows:
-            return layout.rows(latest.direct(layout.leaves(v)))
+            return layout.rows(latest.multiply(layout.leaves(v)))
 
         def by_difference(v: Rows) -> Rows:
             image = layout.rows([leaf.detach() for leaf in latest.value])
@@ -275,7 +275,8 @@ class GraphKeeper(Jacobian):
                 except (torch.OutOfMemoryError, SolveError):
                     raise
                 except RuntimeError as error:
-                    latest.transposed(layout.leaves(v))  # raises where the fault is f's own
+                    # Raises where the fault is f's own.
+                    latest.multiply_transposed(layout.leaves(v))
                     self._differences = True
                     warn(
                         "f can't be differentiated twice "
@@ -286,7 +287,7 @@ class GraphKeeper(Jacobian):
 
         return product
 
-    def _linearised(self, z: Rows) -> Linearisation:
+    def _linearise_at(self, z: Rows) -> Linearisation:
         self._latest = None  # one graph at a time
         with torch.inference_mode(False), private.run_eagerly():
             self._latest = self._linearise(self._layout.leaves(z))

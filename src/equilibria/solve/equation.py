@@ -74,7 +74,7 @@ class Equation(abc.ABC):
         """Solves on plain tensors, untracked. `first` is f(z), or empty where it is not known."""
 
     @abc.abstractmethod
-    def batched(
+    def fold_axis(
         self, size: int, z: Leaves, first: Leaves, p: Leaves, axes: Axes
     ) -> tuple[Equation, Leaves, Leaves, Leaves]:
         """The equation of all elements of a mapped axis together, and its z, first and p.
@@ -191,13 +191,13 @@ class Affine(Equation):
         self.coupled = self.parent.coupled
         self.throw = self.parent.throw
 
-    def _split(self, p: Leaves) -> tuple[Leaves, Leaves, Leaves]:
+    def _unpack(self, p: Leaves) -> tuple[Leaves, Leaves, Leaves]:
         n = self.count
         return p[:n], p[n:-n], p[-n:]
 
     @override
     def evaluate(self, z: Leaves, p: Leaves) -> Leaves:
-        at, parameters, constant = self._split(p)
+        at, parameters, constant = self._unpack(p)
 
         def of_state(*state: Tensor) -> tuple[Tensor, ...]:
             value = self.parent.evaluate(list(state), parameters)
@@ -217,7 +217,7 @@ class Affine(Equation):
 
     @override
     def solve(self, z: Leaves, first: Leaves, p: Leaves) -> tuple[Layout, Run]:
-        at, parameters, constant = self._split(p)
+        at, parameters, constant = self._unpack(p)
         # Compiled code can be differentiated once, and J t takes it twice.
         with nullcontext() if self.transposed else private.run_eagerly():
             jacobian = self.parent.linearise(at, parameters, [False] * len(parameters))
@@ -231,7 +231,7 @@ class Affine(Equation):
         Warns with `SolveWarning`, or raises `SolveError` under `throw`, where it does not converge.
         """
         layout = Layout.of(constant, self.coupled)
-        multiply = jacobian.transposed if self.transposed else jacobian.direct
+        multiply = jacobian.multiply_transposed if self.transposed else jacobian.multiply
 
         def product(rows: Rows) -> Rows:
             return layout.rows(multiply(layout.leaves(rows)))
@@ -252,7 +252,7 @@ class Affine(Equation):
         if unit is not None:
             run = replace(run, value=[row * unit for row in run.value])
         if broken is not None and private.some(broken):
-            run = self._passed_on(run, broken, layout.rows(constant))
+            run = self._pass_on(run, broken, layout.rows(constant))
         if self.report is not None:
             stats = Stats(
                 evals=run.evals, residual=run.residual, reason=run.reason, _course=run.course
@@ -276,7 +276,7 @@ class Affine(Equation):
             )
         return layout, run
 
-    def _passed_on(self, run: Run, broken: Tensor, g: Rows) -> Run:
+    def _pass_on(self, run: Run, broken: Tensor, g: Rows) -> Run:
         """Without a solve for samples whose incoming gradient is not finite: a loss that has
         overflowed is for its gradient scaler to find."""
         return replace(
@@ -291,10 +291,10 @@ class Affine(Equation):
         """What the constant term is divided by `(samples, 1)`; None: nothing."""
         if not self.solver.atol:
             return unit_of(g)
-        if layout.filled is None or not isinstance(self.solver, LinearSolver):
+        if layout.fill_ratio is None or not isinstance(self.solver, LinearSolver):
             return None
         # For an absolute tolerance over the whole row to be one over what a sample fills of it.
-        return layout.filled.unsqueeze(1)
+        return layout.fill_ratio.unsqueeze(1)
 
     def _start(self, layout: Layout, g: Rows, unit: Tensor | None) -> Rows | None:
         """The adjoint of an earlier solution; zero where that says nothing about this one."""
@@ -307,12 +307,12 @@ class Affine(Equation):
         return choose(usable, start, [torch.zeros_like(x) for x in g])
 
     @override
-    def batched(
+    def fold_axis(
         self, size: int, z: Leaves, first: Leaves, p: Leaves, axes: Axes
     ) -> tuple[Equation, Leaves, Leaves, Leaves]:
         n = self.count
-        at, parameters, constant = self._split(p)
-        parent, at, _, parameters = self.parent.batched(
+        at, parameters, constant = self._unpack(p)
+        parent, at, _, parameters = self.parent.fold_axis(
             size, at, [], parameters, Axes(axes.p[:n], [], axes.p[n:-n])
         )
         constant = fold_all(constant, axes.p[-n:], size, self.coupled)

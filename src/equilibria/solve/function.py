@@ -50,7 +50,7 @@ class FixedPoint(torch.autograd.Function):
 
     @staticmethod
     def forward(equation: Equation, counts: tuple[int, int], *tensors: Tensor) -> Outputs:
-        z, first, p = _split(counts, tensors)
+        z, first, p = _part(counts, tensors)
         layout, run = equation.solve(z, first, p)
         value = layout.leaves(run.value)
         states = [leaf for rows in run.states for leaf in layout.leaves(rows)]
@@ -64,7 +64,7 @@ class FixedPoint(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         equation, counts, *tensors = inputs
         n = counts[0]
-        p: Leaves = _split(counts, tensors)[2]
+        p: Leaves = _part(counts, tensors)[2]
         ctx.equation = equation
         ctx.counts = counts
         ctx.others = len(output) - n
@@ -126,7 +126,7 @@ class FixedPoint(torch.autograd.Function):
             equation.require_substitutable()
             with private.forward_mode():
                 change = pushforward(
-                    lambda *given: tuple(equation.evaluate(z, _replaced(p, moved, given))),
+                    lambda *given: tuple(equation.evaluate(z, _replace(p, moved, given))),
                     [p[i] for i in moved],
                     [t for i in moved if (t := given[i]) is not None],
                     like=z,
@@ -138,9 +138,9 @@ class FixedPoint(torch.autograd.Function):
     def vmap(  # pyright: ignore[reportIncompatibleMethodOverride]
         info: Any, in_dims: tuple[Any, ...], equation: Equation, counts: Any, *tensors: Tensor
     ) -> tuple[Outputs, tuple[int, ...]]:
-        z, first, p = _split(counts, tensors)
-        axes = Axes(*_split(counts, in_dims[2:]))
-        folded, z_all, first_all, p_all = equation.batched(info.batch_size, z, first, p, axes)
+        z, first, p = _part(counts, tensors)
+        axes = Axes(*_part(counts, in_dims[2:]))
+        folded, z_all, first_all, p_all = equation.fold_axis(info.batch_size, z, first, p, axes)
         out = _apply(folded, (len(z_all), len(first_all)), *z_all, *first_all, *p_all)
         n, whole = len(z), equation.coupled is True
         result = list(out)
@@ -158,12 +158,12 @@ def _apply(equation: Equation, counts: tuple[int, int], *tensors: Tensor) -> Out
     return function.apply(equation, counts, *tensors)
 
 
-def _split(counts: tuple[int, int], items: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+def _part(counts: tuple[int, int], items: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
     n, m = counts
     return list(items[:n]), list(items[n : n + m]), list(items[n + m :])
 
 
-def _replaced(p: Leaves, which: Sequence[int], given: Sequence[Tensor]) -> Leaves:
+def _replace(p: Leaves, which: Sequence[int], given: Sequence[Tensor]) -> Leaves:
     """The parameters with those at positions `which` replaced."""
     everything = list(p)
     for i, x in zip(which, given, strict=True):
@@ -184,7 +184,7 @@ def _differentiable(
     wanted = [i for i, need in enumerate(needed) if need]
 
     def of_parameters(*given: Tensor) -> tuple[Tensor, ...]:
-        value = equation.evaluate_known(z, _replaced(p, wanted, given), [])
+        value = equation.evaluate_known(z, _replace(p, wanted, given), [])
         equation.require_same(z, value, residual)
         return tuple(value)
 

@@ -96,7 +96,7 @@ class Groups:
         leaf = row.reshape(self.samples * self.longest, *shape)
         return leaf if self.slots is None else leaf.index_select(0, self.slots)
 
-    def repeated(self, count: int) -> Groups:
+    def repeat(self, count: int) -> Groups:
         """So many batches like this one after another."""
         start = torch.arange(count, device=self.index.device) * self.samples
         index = (start[:, None] + self.index).flatten()
@@ -107,7 +107,7 @@ Coupled = bool | Groups
 """Which rows f mixes: none, all of them, or those of each group."""
 
 
-def coupling(given: Any, rows: int) -> Coupled:
+def read_coupling(given: Any, rows: int) -> Coupled:
     """What `coupled=` says of a state with so many rows.
 
     Raises:
@@ -213,7 +213,7 @@ class Layout:
         return out
 
     @property
-    def filled(self) -> Tensor | None:
+    def fill_ratio(self) -> Tensor | None:
         """The root of the share of its row that each sample fills `(samples,)`; None: it does."""
         if not isinstance(self.coupled, Groups) or self.coupled.slots is None:
             return None
@@ -223,10 +223,10 @@ class Layout:
     def share(self) -> Tensor | None:
         """What a length in the units of the state is multiplied by, `(samples,)`, to be one of the
         rows, of which a sample may fill a share only; None: 1."""
-        filled = self.filled
+        ratio = self.fill_ratio
         if self.unit is None:
-            return filled
-        return self.unit.squeeze(1).reciprocal() * (1.0 if filled is None else filled)
+            return ratio
+        return self.unit.squeeze(1).reciprocal() * (1.0 if ratio is None else ratio)
 
     @property
     def unit_share(self) -> Tensor | None:

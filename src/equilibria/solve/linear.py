@@ -104,8 +104,8 @@ class LinearSolver(Limits, abc.ABC):
             now = Measured([torch.zeros_like(row) for row in g], g, size, size, zero=True)
             reached = now.finite & (size <= goal.absolute)
         else:
-            now = measured(product, g, start)
-            reached = goal.reached(now)
+            now = measure(product, g, start)
+            reached = goal.is_reached(now)
         running = now.finite & ~reached
         every = private.every(running)
         status = torch.full_like(now.size, RUNNING, dtype=torch.int8)
@@ -135,9 +135,9 @@ class LinearSolver(Limits, abc.ABC):
             evals = evals + used
             if trust:
                 new = Measured(proposal, [], size, length(proposal))
-                trusted = running & (goal.reached(new) | (most - evals < 1 + least))
+                trusted = running & (goal.is_reached(new) | (most - evals < 1 + least))
                 if not private.every(trusted | ~running):
-                    real = measured(product, g, proposal)
+                    real = measure(product, g, proposal)
                     evals = evals + (running & ~trusted)
                     size = torch.where(trusted, size, real.size)
                     scale = torch.where(trusted, new.scale, real.scale)
@@ -146,17 +146,17 @@ class LinearSolver(Limits, abc.ABC):
                     new = Measured(proposal, now.residual, new.size, new.scale)
             else:
                 evals = evals + (1 if every else running)
-                new = measured(product, g, proposal)
-            done = goal.reached(new)
+                new = measure(product, g, proposal)
+            done = goal.is_reached(new)
             if every and private.every(done):  # as it mostly goes
                 status = done.to(torch.int8) - 1
                 return goal.run(new, status, torch.zeros_like(status), evals)
             better = running & new.finite & (new.size < now.size)
             stalled = running & ~(new.size < STALL * now.size)
-            now = now.replaced(better, new)
+            now = now.update(better, new)
             status = torch.where(stalled, int(Status.STALLED), status)
             status = torch.where(running & ~new.finite, int(Status.NONFINITE), status)
-            status = torch.where(better & goal.reached(now), int(Status.CONVERGED), status)
+            status = torch.where(better & goal.is_reached(now), int(Status.CONVERGED), status)
             running = status == RUNNING
             every = private.every(running)
         return goal.run(now, status, self._reason(goal, now, status), evals)
@@ -176,7 +176,7 @@ class LinearSolver(Limits, abc.ABC):
     def _reason(self, goal: Goal, now: Measured, status: Tensor) -> Tensor:
         """A singular system shows in that u grows without end, or that a direct solve fails."""
         stalled = status == Status.STALLED
-        large = (stalled | (status == Status.MAX_EVALS)) & goal.met_by_growth(now)
+        large = (stalled | (status == Status.MAX_EVALS)) & goal.is_met_by_growth(now)
         singular = (large | stalled) if self.direct else large
         return torch.where(singular, int(Reason.SINGULAR), int(Reason.NONE)).to(torch.int8)
 
@@ -222,13 +222,13 @@ class Goal:
         error = torch.where(now.size == 0, 0.0, error)
         return Run(now.u, status, reason, evals, now.relative(), course=error)
 
-    def reached(self, now: Measured) -> Tensor:
+    def is_reached(self, now: Measured) -> Tensor:
         return now.finite & (now.size <= self.limit(now.scale, now.u))
 
-    def met_by_growth(self, now: Measured) -> Tensor:
+    def is_met_by_growth(self, now: Measured) -> Tensor:
         """Is the residual small, but only beside a u that has grown?"""
         small = now.size <= self.absolute + self.criterion.loosest * now.scale
-        return small & ~self.reached(now)
+        return small & ~self.is_reached(now)
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ class Measured:
         tiny = torch.finfo(self.size.dtype).tiny
         return torch.where(self.finite, self.size / (self.scale + tiny), math.inf)
 
-    def replaced(self, mask: Tensor, by: Measured) -> Measured:
+    def update(self, mask: Tensor, by: Measured) -> Measured:
         """`by` for the samples of `mask` `(samples,)`."""
         if private.every(mask):
             return by
@@ -266,7 +266,7 @@ class Measured:
         )
 
 
-def measured(product: Product, g: Rows, u: Rows) -> Measured:
+def measure(product: Product, g: Rows, u: Rows) -> Measured:
     """Takes one product."""
     image = [a + b for a, b in zip(product(u), g, strict=True)]
     residual = subtract(image, u)
@@ -377,7 +377,7 @@ def iterate_affine(
     )
 
 
-def _split(rows: Tensor, widths: list[int]) -> Rows:
+def _separate(rows: Tensor, widths: list[int]) -> Rows:
     anything: Any = rows
     return list(anything.split(widths, dim=1))
 
@@ -420,11 +420,11 @@ class DirectSolve(LinearSolver):
         for entry in range(entries):
             unit = torch.zeros(samples, entries, dtype=g[0].dtype, device=g[0].device)
             unit[:, entry] = 1
-            columns.append(torch.cat(product(_split(unit, widths)), dim=1))
+            columns.append(torch.cat(product(_separate(unit, widths)), dim=1))
         matrix = torch.stack(columns, dim=2)
         system = torch.eye(entries, dtype=matrix.dtype, device=matrix.device) - matrix
         change = _linalg.solve_ex(system, torch.cat(g, dim=1).unsqueeze(2))[0].squeeze(2)
         usable = torch.isfinite(change).all(dim=1)
-        change = _split(torch.where(usable.unsqueeze(1), change, 0.0), widths)
+        change = _separate(torch.where(usable.unsqueeze(1), change, 0.0), widths)
         u = [a + b for a, b in zip(start.u, change, strict=True)]
         return u, entries * active, torch.where(usable, 0.0, start.size)

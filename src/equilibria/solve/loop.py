@@ -173,7 +173,7 @@ def iterate(
         monitor.full_residual,
         tuple(recorded.get(k, value) for k in states),
         monitor.observer.results(monitor.full_evals, 0 if tracked else stepper.phases),
-        stepper.learned() if keeps_inverse else None,
+        stepper.find_inverse() if keeps_inverse else None,
         monitor.full_size,
         None if tracked else monitor.course.results(monitor.full_residual),
     )
@@ -226,7 +226,7 @@ class Deferred:
         sizes = torch.stack([point.size for point, _ in pending])
         closer = (course[1:] <= course[:-1]) & (course[1:] >= monitor.floor)
         uneventful = closer & (sizes <= monitor.top) & (sizes >= monitor.low)
-        distance = torch.where(monitor.running, errors[-1] / monitor.floor, torch.inf).amin()
+        distance = torch.where(monitor.is_running, errors[-1] / monitor.floor, torch.inf).amin()
         calm, nearest = torch.stack([uneventful.all().to(distance.dtype), distance]).cpu()
         self.block = BLOCK if float(nearest) > NEAR else 1
         return bool(calm)

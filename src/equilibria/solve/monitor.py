@@ -132,7 +132,7 @@ class Monitor:
         size = point.size
         self.evals += 1
         if self.stepper.spent is not None:
-            spent = torch.where(self.running, self.stepper.spent, 0)
+            spent = torch.where(self.is_running, self.stepper.spent, 0)
             self.spent = spent if self.spent is None else self.spent + spent
         scale = length([row.detach() for row in point.f] if self.tracked else point.f)
         if self.evals == 1:
@@ -155,7 +155,7 @@ class Monitor:
     def _begin(self, size: Tensor, scale: Tensor) -> None:
         self.reference = Reference.at(size, scale, self.before)
         self.top = DIVERGENCE * self.reference.size
-        self.full_size = self.reference.carried
+        self.full_size = self.reference.size_to_keep
         if self.origin is not None:
             self.reference = Reference(self.origin, torch.zeros_like(self.origin))
         self.ceiling = self.reference.ceiling
@@ -244,7 +244,7 @@ class Monitor:
         if self.any_held or private.some(short | ~finite | (large & (error < self.floor))):
             beyond = ~finite & torch.isfinite(largest_of([*point.z, *point.f]))
             if not self.by_part:  # where every part has been measured in a unit of its own
-                found = self.criterion.corrected(found, point.residual, point.f, short)
+                found = self.criterion.correct(found, point.residual, point.f, short)
             zero = self.reference.is_zero(size, scale)
             relative = torch.where(zero, 0.0, found.relative)
             error = torch.where(zero, 0.0, found.error_ratio)
@@ -263,7 +263,7 @@ class Monitor:
             rank = torch.where(error <= self.goal, 0.0, rank)
         self.now_relative, self.now_error = relative, error
         if self.observer.traces:
-            self.observer.note_evaluation(point, relative, self.running, self.index)
+            self.observer.note_evaluation(point, relative, self.is_running, self.index)
         self._keep(point, rank)
 
         count = self.evals if self.spent is None else self.evals + self.spent
@@ -280,7 +280,7 @@ class Monitor:
                 if found.arriving is not None:
                     moving = moving | found.arriving
                 stalled = (self.error > STALL * self.mark) & ~moving
-                if private.some(stalled & self.running):
+                if private.some(stalled & self.is_running):
                     stalled = stalled & ~self._carries_front(point, scale)
                 status = torch.where(stalled, int(Status.STALLED), status)
                 far = size > STALLED_DIVERGENCE / DIVERGENCE * self.top
@@ -306,7 +306,7 @@ class Monitor:
                 reason = torch.where(wrong, int(Reason.ERROR), int(Reason.NONE))
             reason = torch.where(failed & self.held, int(Reason.GROWTH), reason).to(torch.int8)
         self._plan()
-        ended = self.running & (status != RUNNING)
+        ended = self.is_running & (status != RUNNING)
         goes_on = finite if self.returns == "next" else status == Status.MAX_EVALS
         self.stepping = ended & goes_on
         if self.returns == "last":  # but where f is not finite, whose gradient would not be either
@@ -342,7 +342,7 @@ class Monitor:
         fallen = self.unit * self.criterion.fallen(found, self.reference, rows)
         large = found.scale > self.ceiling
         new = large & (error <= self.goal) & ~(fallen <= self.unit)
-        held = self.running & (self.held | new)
+        held = self.is_running & (self.held | new)
         first = held & ~self.held
         self.error = torch.where(first, math.inf, self.error)
         self.mark = torch.where(first, math.inf, self.mark)
@@ -411,7 +411,7 @@ class Monitor:
         self.full_evals = torch.where(ended, count, self.full_evals)
         self.full_residual = torch.where(ended, self.now_relative, self.full_residual)
         self.floor = torch.where(ended, -math.inf, self.floor)
-        return not private.some(self.running)
+        return not private.some(self.is_running)
 
     def freeze(self, z: Rows, f: Rows) -> Rows:
         """The next iterate of running samples; a finished one stays at its answer.
@@ -456,14 +456,14 @@ class Monitor:
         return self.now, self.now_relative
 
     @property
-    def running(self) -> Tensor:
+    def is_running(self) -> Tensor:
         """Which samples of the batch have not finished."""
         return self.floor > 0
 
     @property
     def moves(self) -> Tensor:
         """Which samples the step from the newest evaluation is for."""
-        return self.running | self.stepping
+        return self.is_running | self.stepping
 
     def few_running(self) -> bool:
         """Does it pay to drop the samples that have finished?"""
@@ -472,7 +472,7 @@ class Monitor:
     def drop_finished(self) -> Tensor:
         """Drops the samples that have finished; returns which stay."""
         self._store()
-        keep = self.running.nonzero().flatten()
+        keep = self.is_running.nonzero().flatten()
         self.index = keep if self.index is None else self.index.index_select(0, keep)
         keep_samples(
             *(self, keep, "floor", "top", "small", "low", "ceiling", "error", "relative", "size"),

@@ -144,7 +144,7 @@ class NewtonStepper(Stepper):
 
     def _solve(self, now: Point, which: Tensor, left: Tensor | int) -> None:
         assert now.error_ratio is not None
-        size, forcing = now.size, self._forcing(now.size, now.error_ratio)
+        size, forcing = now.size, self._choose_forcing(now.size, now.error_ratio)
         product = self.jacobian(now.z)
         taken = torch.where(self.begun, 0, self.jacobian.cost)
         # In units of what is sought, so that one absolute tolerance serves all samples.
@@ -169,7 +169,7 @@ class NewtonStepper(Stepper):
         self.whole = choose(which, step, self.whole)
         self.begun = self.begun | which
 
-    def _forcing(self, size: Tensor, error_ratio: Tensor) -> Tensor:
+    def _choose_forcing(self, size: Tensor, error_ratio: Tensor) -> Tensor:
         forcing = GAMMA * (size / self.size) ** ALPHA
         before = GAMMA * self.forcing**ALPHA
         forcing = torch.where(before > REMEMBERED_FROM, torch.maximum(forcing, before), forcing)

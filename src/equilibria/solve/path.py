@@ -91,7 +91,7 @@ class Phantom(Adjoint):
 
         end, rows = measured[-1], layout.rows(start)
         finite = torch.isfinite(end.size + end.scale)
-        reached = criterion.reached(end, None, rows)
+        reached = criterion.has_converged(end, None, rows)
         solved = found.status == Status.CONVERGED
         evals = found.evals + self.steps + 1
         # A solution has been judged from the start; the steps may have left it since.
@@ -105,7 +105,7 @@ class Phantom(Adjoint):
                 torch.where(solved, begun.residual, origin.residual),
             )
             evals = evals + (reached & ~solved)
-        reached = criterion.reached(end, begun, rows)
+        reached = criterion.has_converged(end, begun, rows)
         ended = torch.where(solved, int(Status.MAX_EVALS), found.status)
         status = torch.where(reached, int(Status.CONVERGED), ended)
         status = torch.where(finite, status, int(Status.NONFINITE)).to(torch.int8)
@@ -189,7 +189,7 @@ class Unrolled(Adjoint):
             return layout.rows(problem.evaluate(state, p))
 
         tracked = torch.is_grad_enabled() or transformed or private.dual_level_active()
-        with problem.noting_precision():
+        with problem.note_precision():
             first = rows_of_f(layout.rows(z))
         layout = layout.in_units_of(z, layout.leaves(first))
         start = layout.rows(z)

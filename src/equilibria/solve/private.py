@@ -340,7 +340,7 @@ def find_root(module: Any) -> None:
     module._get_fsdp_state()._lazy_init()
 
 
-def sharding_policies(module: Any) -> list[Any]:
+def read_sharding_policies(module: Any) -> list[Any]:
     """The `MixedPrecisionPolicy` of a unit of `fully_shard`, and that of its root, if another one
     has been called; of any other module none."""
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from typing_extensions import override
 
 from equilibria.solve import private
-from equilibria.solve.boundary import AutocastRegion, entered, without_autocast
+from equilibria.solve.boundary import AutocastRegion, enter_region, without_autocast
 from equilibria.solve.capture import Captured, Recorder, require_known
 from equilibria.solve.closure import Function
 from equilibria.solve.derivative import FrozenParameter, GraphKeeper, Linearisation
@@ -81,7 +81,7 @@ class Problem(Equation):
         given = operands if self.operands.spec is None else self.operands.tree(operands)
         inputs = [*z, *operands]
         before = _versions(inputs)
-        with self.captured.substituted(p[split:]), entered(self.autocast):
+        with self.captured.substitute(p[split:]), enter_region(self.autocast):
             try:
                 out = self.f(unflatten(z, self.state_spec), *given)
             except RuntimeError as error:
@@ -102,7 +102,7 @@ class Problem(Equation):
                     "the state and something beside it"
                 )
             out, aux = cast("tuple[Any, Any]", out)
-        image = self._checked(out, z)
+        image = self._check_image(out, z)
         return [x - y for x, y in zip(z, image, strict=True)] if self.f.is_root else image, aux
 
     @property
@@ -113,11 +113,11 @@ class Problem(Equation):
     def evaluate_first(self, z: Leaves, p: Leaves) -> tuple[Leaves, Tree]:
         """The same where nothing is known of f yet: notes whether it computes in reduced
         precision."""
-        with self.noting_precision():
+        with self.note_precision():
             return self.evaluate_with_aux(z, p)
 
     @contextmanager
-    def noting_precision(self) -> Generator[None]:
+    def note_precision(self) -> Generator[None]:
         """Notes whether f, evaluated inside, computes in reduced precision."""
         if not self.autocast.floor:
             yield
@@ -134,7 +134,7 @@ class Problem(Equation):
             return self.evaluate(z, p)
         return require_known(lambda: self.evaluate(z, p), [*z, *p, *others], used)
 
-    def _checked(self, out: Tree, z: Leaves) -> Leaves:
+    def _check_image(self, out: Tree, z: Leaves) -> Leaves:
         if (
             type(out) is Tensor
             and len(z) == 1
@@ -191,7 +191,7 @@ class Problem(Equation):
 
         jacobian = GraphKeeper(layout, rows_of_f, lambda at: self.linearise_state(at, list(here)))
         start = layout.rows(z), layout.rows(first)
-        with self.f.evaluating():
+        with self.f.enter_evaluation():
             run = self.search(
                 jacobian.evaluate,
                 *start,
@@ -256,29 +256,29 @@ class Problem(Equation):
         as_they_are = {id(x) for x in own[split:]}
         used = [x for x in captured.used if id(x) in as_they_are]
 
-        def linearised(own: Leaves, used: Sequence[Tensor]) -> Linearisation:
+        def linearise(own: Leaves, used: Sequence[Tensor]) -> Linearisation:
             return Linearisation.at(
                 lambda z, p: self.evaluate_known(z, p, others, used),
                 z,
                 own,
                 needed,
-                lambda: captured.substituted(own[split:]),
-                self.f.evaluating(),
+                lambda: captured.substitute(own[split:]),
+                self.f.enter_evaluation(),
             )
 
         with suppress(FrozenParameter):
-            return linearised(own, used)
+            return linearise(own, used)
         own = super().leaves_for(p, needed)
         for i in captured.fixed:
             own[split + i] = captured.originals[i]
-        return linearised(own, ())
+        return linearise(own, ())
 
     def linearise_state(self, z: Leaves, p: Leaves) -> Linearisation:
         """The same for products with df/dz alone, at parameters that are used as they are."""
         p = [followable(x) for x in p]
         stand_ins = p[len(self.operands.slots) :]
         return Linearisation.at(
-            self.evaluate, z, p, around=lambda: self.captured.substituted(stand_ins)
+            self.evaluate, z, p, around=lambda: self.captured.substitute(stand_ins)
         )
 
     @override
@@ -313,7 +313,7 @@ class Problem(Equation):
             return
         found = self.measure(z, value)
         now = found.relative
-        changed = (now - residual).abs() > self._rounding(z[0])
+        changed = (now - residual).abs() > self._bound_rounding(z[0])
         if not private.some(changed):  # as it mostly goes
             return
         changed = changed & torch.isfinite(residual)
@@ -345,7 +345,7 @@ class Problem(Equation):
         """The solver's tolerance for a state that lies in rows like this."""
         return Criterion.of(self.solver.no_finer_than(self.floor), layout)
 
-    def _rounding(self, like: Tensor) -> float:
+    def _bound_rounding(self, like: Tensor) -> float:
         """Change of a relative residual that may be rounding alone: f's kernels may differ with the
         samples in the batch, and with autograd's following them."""
         if self.autocast.enabled and self.autocast.dtype.itemsize < 4:
@@ -368,7 +368,7 @@ class Problem(Equation):
             )
 
     @override
-    def batched(
+    def fold_axis(
         self, size: int, z: Leaves, first: Leaves, p: Leaves, axes: Axes
     ) -> tuple[Equation, Leaves, Leaves, Leaves]:
         if self.trace:
@@ -380,7 +380,7 @@ class Problem(Equation):
             f=_Mapped(self, size, axes.p),
             state_spec=flatten(z)[1],
             operands=Operands.of_tensors(len(p)),
-            coupled=groups.repeated(size) if isinstance(groups, Groups) else False,
+            coupled=groups.repeat(size) if isinstance(groups, Groups) else False,
             drop_finished=False,
             has_aux=False,
             record=None,
@@ -457,8 +457,8 @@ class _Mapped(Function):
         return [fold(x, 0, self.size, self.problem.coupled) for x in found]
 
     @override
-    def evaluating(self) -> AbstractContextManager[None]:
-        return self.problem.f.evaluating()
+    def enter_evaluation(self) -> AbstractContextManager[None]:
+        return self.problem.f.enter_evaluation()
 
 
 def _add_remedy(error: RuntimeError) -> None:

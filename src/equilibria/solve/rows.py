@@ -70,7 +70,7 @@ def largest_of(rows: Rows) -> Tensor:
     return each[0] if len(each) == 1 else torch.stack(each).amax(dim=0)
 
 
-def scaled_ratio(a: Rows, b: Rows) -> Tensor:
+def divide_lengths(a: Rows, b: Rows) -> Tensor:
     """||a|| / ||b|| of each sample, where squares would be rounded to nothing; 0 / 0 is 0."""
     a, b = ([row.detach() for row in rows] for rows in (a, b))
     largest = largest_of([*a, *b])
@@ -171,7 +171,7 @@ class Memory:
         self._buffers: Rows = []
         self._slots: dict[int, Rows] = {}  # views of the buffers, unless tracked
 
-    def put(self, slot: int, a: Rows, b: Rows | None = None, scale: float = -1.0) -> Rows:
+    def store(self, slot: int, a: Rows, b: Rows | None = None, scale: float = -1.0) -> Rows:
         """Stores a + scale b, or a alone, and returns what is stored."""
         if self.tracked:
             self._slots[slot] = a if b is None else add_scaled(a, scale, b)
@@ -205,14 +205,14 @@ class Memory:
         total: Tensor | None = None
         for leaf in range(len(self._slots[left[0]])):
             if self.tracked:
-                rows, stored = self._stacked(leaf, left), self._stacked(leaf, range(first, last))
+                rows, stored = self._stack(leaf, left), self._stack(leaf, range(first, last))
             else:
                 buffer = self._buffers[leaf]
                 stored = buffer[:, first:last]
                 if len(left) == 2 and left[0] < left[1]:  # a strided view is no slower
                     rows = buffer[:, left[0] : left[1] + 1 : left[1] - left[0]]
                 else:
-                    rows = self._stacked(leaf, left)
+                    rows = self._stack(leaf, left)
             products = torch.bmm(rows, stored.transpose(1, 2))
             total = products if total is None else total + products
         assert total is not None
@@ -231,7 +231,7 @@ class Memory:
         out: Rows = []
         for leaf in range(len(self._slots[first])):
             if self.tracked:
-                stored = self._stacked(leaf, range(first, last))
+                stored = self._stack(leaf, range(first, last))
             else:
                 stored = self._buffers[leaf][:, first:last]
             if onto is None:
@@ -252,7 +252,7 @@ class Memory:
         elif self._buffers:
             self._hold([buffer.index_select(0, index) for buffer in self._buffers])
 
-    def _stacked(self, leaf: int, slots: Sequence[int]) -> Tensor:
+    def _stack(self, leaf: int, slots: Sequence[int]) -> Tensor:
         return torch.stack([self._slots[slot][leaf] for slot in slots], dim=1)
 
     def _grow(self, rows: Rows, slot: int) -> None:

@@ -57,15 +57,15 @@ class Inverse:
         # Later steps of a finished sample are no steps: they may be anything.
         return cls([torch.where(own.unsqueeze(2), x[:, : k + 1], 0.0) for x in steps], matrix)
 
-    def direct(self, c: Rows) -> Rows:
+    def multiply(self, c: Rows) -> Rows:
         """(I + S_+ R S^T) c."""
-        return self._applied(c, self.matrix, 0, 1)
+        return self._apply(c, self.matrix, 0, 1)
 
-    def transposed(self, g: Rows) -> Rows:
+    def multiply_transposed(self, g: Rows) -> Rows:
         """(I + S R^T S_+^T) g."""
-        return self._applied(g, self.matrix.transpose(1, 2), 1, 0)
+        return self._apply(g, self.matrix.transpose(1, 2), 1, 0)
 
-    def _applied(self, rows: Rows, matrix: Tensor, right: int, left: int) -> Rows:
+    def _apply(self, rows: Rows, matrix: Tensor, right: int, left: int) -> Rows:
         k = matrix.shape[1]
         if not k:
             return list(rows)
@@ -251,7 +251,7 @@ class Stepper(abc.ABC):
         looks_around: it wants to be told more than the newest evaluation; see `Point`.
         spent: `(samples,)` evaluations that the latest step took beside the loop's own; None: none.
         phases: of a method whose evaluations are told apart by phase, at the least.
-        keeps_inverse: somebody will ask what was `learned`.
+        keeps_inverse: somebody will ask what was learned, see `find_inverse`.
         layout: how the state lies in the rows; None where each leaf is a row as it is.
         error_ratio: computes `Point.error_ratio`, for a method that seldom wants it.
     """
@@ -287,7 +287,7 @@ class Stepper(abc.ABC):
         still be asked for."""
         del here
 
-    def learned(self) -> Inverse | None:
+    def find_inverse(self) -> Inverse | None:
         """What the method has learned of (I - df/dz)^-1 for each sample by its end; None for a
         method that learns nothing of the kind. No sample may have left the batch."""
         return None

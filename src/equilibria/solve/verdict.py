@@ -31,7 +31,7 @@ from torch import Tensor
 from equilibria.solve import private
 from equilibria.solve.layout import Layout
 from equilibria.solve.options import Flat, length_of, of_leaf
-from equilibria.solve.rows import Rows, length, scaled_ratio
+from equilibria.solve.rows import Rows, divide_lengths, length
 from equilibria.solve.solvers import Limits, Point, Solver
 
 GROWTH = 4.0
@@ -63,7 +63,7 @@ class Reference:
         return self.size if self.before is None else torch.fmax(self.size, self.before)
 
     @property
-    def carried(self) -> Tensor:
+    def size_to_keep(self) -> Tensor:
         """The S that a warm start from here keeps: that of before for a start that was zero beside
         it, or it would count as large in the next solve; else this one's."""
         if self.before is None:
@@ -208,11 +208,11 @@ class Criterion:
         short = found.size < underflow_length(f)
         if self.by_part or not private.some(short):
             return found
-        return self.corrected(found, residual, f, short)
+        return self.correct(found, residual, f, short)
 
-    def corrected(self, found: Measure, residual: Rows, f: Rows, short: Tensor) -> Measure:
+    def correct(self, found: Measure, residual: Rows, f: Rows, short: Tensor) -> Measure:
         """A measure with the ratios of those samples whose residual is too short to be squared."""
-        relative = torch.where(short, scaled_ratio(residual, f), found.relative)
+        relative = torch.where(short, divide_lengths(residual, f), found.relative)
         error_ratio = relative
         if not self.plain:
             error_ratio = torch.where(found.size == 0, 0.0, found.error_ratio)
@@ -222,9 +222,9 @@ class Criterion:
         """The residual over what it must have fallen below where f(z) has grown, both with their
         rounding: at 1 it has."""
         allowed = self.absolute(rows) + reference.share(self.loosest)
-        return (now.size + rounding(now.scale)) / allowed
+        return (now.size + bound_rounding(now.scale)) / allowed
 
-    def reached(self, now: Measure, reference: Reference | None, rows: Rows) -> Tensor:
+    def has_converged(self, now: Measure, reference: Reference | None, rows: Rows) -> Tensor:
         """The verdict: has the sample converged?
 
         Args:
@@ -245,7 +245,7 @@ class Criterion:
         relative = absolute + self.rtol * scale
         if not isinstance(self.rtol, Tensor) and not self.rtol:
             return relative  # an absolute tolerance is met by no growth
-        fallen = absolute + reference.share(self.rtol) - rounding(scale)
+        fallen = absolute + reference.share(self.rtol) - bound_rounding(scale)
         grown = reference.has_grown(scale)
         return torch.where(grown, torch.minimum(relative, fallen), relative)
 
@@ -287,7 +287,7 @@ class Criterion:
         return Measure(size, scale, relative, relative if self.plain else error_ratio, arriving)
 
 
-def rounding(scale: Tensor) -> Tensor:
+def bound_rounding(scale: Tensor) -> Tensor:
     return torch.finfo(scale.dtype).eps * scale
 
 
