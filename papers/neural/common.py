@@ -131,7 +131,7 @@ def _distilled(path: Any, data_dir: Any, changes: tuple[tuple[str, Any], ...]) -
     given = dict(changes)
     size = given.pop("batch_size", loaded.recipe.rows)
     count = given.pop("batches", BATCHES)
-    how = neural.budgeted(Distillation(**given), model)
+    how = neural.set_budget(Distillation(**given), model)
     began = time.perf_counter()
     inputs = neural.inputs_of(
         model, loaded.data, batches=count, batch_size=size, seed=how.seed, other=False

@@ -185,7 +185,7 @@ def train(recipe: Any, nudge: int | None = None) -> dict[str, Any]:
     from equilibria.run.trainer import Trainer
 
     task = recipe.task.load(None)
-    recipe = recipes.settled(recipe, task)
+    recipe = recipes.settle(recipe, task)
     trainer = Trainer(recipe, task, evaluation.accelerator(recipe.precision, "cpu"))
     if nudge is not None:
         generator = torch.Generator().manual_seed(nudge)

@@ -1,7 +1,7 @@
 """A solver by name, in place of a network's own."""
 
 import equilibria as eq
-from equilibria.run.plugins import SOLVERS, changed
+from equilibria.run.plugins import SOLVERS, change_solver
 
 
 def test_another_method_has_the_same_limits():
@@ -16,7 +16,7 @@ def test_another_method_has_the_same_limits():
     own = eq.Anderson(period=3, history=4, **limits)
     assert own.limits == limits
     for name in SOLVERS:
-        other = changed(own, name)
+        other = change_solver(own, name)
         assert type(other).__name__ == name and other.limits == limits
-    assert changed(own, "Picard", rtol=1e-3) == eq.Picard(**{**limits, "rtol": 1e-3})
-    assert changed(own) == own == changed(own, "Anderson")
+    assert change_solver(own, "Picard", rtol=1e-3) == eq.Picard(**{**limits, "rtol": 1e-3})
+    assert change_solver(own) == own == change_solver(own, "Anderson")

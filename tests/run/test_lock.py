@@ -96,7 +96,7 @@ def test_a_folder_in_use_can_be_neither_started_in_nor_resumed(make, tmp_path, h
     (tmp_path / "other" / "recipe.yaml").rename(tmp_path / "recipe.yaml")
     (tmp_path / "other").rmdir()
     for resume in (False, True):
-        with pytest.raises(RunError, match=refused), Folder(tmp_path).writing(resume=resume):
+        with pytest.raises(RunError, match=refused), Folder(tmp_path).write_alone(resume=resume):
             pass
     assert Folder(tmp_path).read_recipe() == trainer.recipe
 
@@ -104,29 +104,29 @@ def test_a_folder_in_use_can_be_neither_started_in_nor_resumed(make, tmp_path, h
 def test_a_start_that_fails_leaves_no_folder_behind(make, tmp_path):
     trainer, _ = make("other")
     folder = Folder(tmp_path / "new" / "run")
-    with pytest.raises(ValueError, match="no start"), folder.writing():
+    with pytest.raises(ValueError, match="no start"), folder.write_alone():
         folder.create(trainer.recipe)
         raise ValueError("no start")
     assert not (tmp_path / "new").exists()
-    with pytest.raises(OSError, match="full"), folder.writing():
+    with pytest.raises(OSError, match="full"), folder.write_alone():
         folder.create(trainer.recipe)
         raise OSError("full")
     assert folder.recipe.exists()  # to be resumed once there is space
-    with folder.writing(resume=True):
+    with folder.write_alone(resume=True):
         pass
-    with folder.writing():  # nothing had been saved, so it can be started in too
+    with folder.write_alone():  # nothing had been saved, so it can be started in too
         assert [path.name for path in folder.path.iterdir()] == [NAME]
 
 
 def test_a_run_that_has_saved_something_stays_whatever_happens(make, tmp_path):
     trainer, _ = make("other")
     folder = Folder(tmp_path / "run")
-    with pytest.raises(Diverged), folder.writing():
+    with pytest.raises(Diverged), folder.write_alone():
         folder.create(trainer.recipe)
         save(trainer, folder)
         raise Diverged("nan")
     assert folder.recipe.exists() and folder.checkpoints.all()
-    with pytest.raises(RunError, match="already holds a run"), folder.writing():
+    with pytest.raises(RunError, match="already holds a run"), folder.write_alone():
         pass
 
 
@@ -155,10 +155,10 @@ def test_files_of_the_user_are_neither_taken_for_a_run_nor_deleted(make, tmp_pat
     (tmp_path / "own" / name).write_text("mine")
     with (
         pytest.raises(RunError, match=r"name (an empty|another)"),
-        Folder(tmp_path / "own").writing(),
+        Folder(tmp_path / "own").write_alone(),
     ):
         pass
-    with pytest.raises(ValueError, match="no start"), Folder(tmp_path / "new").writing():
+    with pytest.raises(ValueError, match="no start"), Folder(tmp_path / "new").write_alone():
         (tmp_path / "new" / name).write_text("mine")
         raise ValueError("no start")
     assert (tmp_path / "own" / name).read_text() == "mine"

@@ -30,7 +30,7 @@ def test_a_project_that_moves_as_a_whole_is_read_and_resumed(project, tmp_path, 
     moved = project.rename(tmp_path / "elsewhere")
     loaded = run.load(moved / "runs" / "text")
     assert loaded.data.config.file == str(moved / "data" / "text.txt")
-    longer = loaded.recipe.extended(1)
+    longer = loaded.recipe.extend_by(1)
     train(longer, moved / "runs" / "text", resume=True, console=quiet)
     assert len(run.load(moved / "runs" / "text").metrics) == 2
 

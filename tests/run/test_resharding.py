@@ -272,7 +272,7 @@ def test_a_run_that_fails_is_unlocked_once_nothing_is_written_any_more(
         time.sleep(0.2)
         with (
             pytest.raises(RunError, match="is being written by another thread"),
-            Folder(path).writing(resume=True),
+            Folder(path).write_alone(resume=True),
         ):
             pass
         write(*given, **options)
@@ -316,7 +316,7 @@ def test_signals_do_not_end_the_wait_for_a_checkpoint(make):
         trainer.background.settle()
     trainer.background.close()
     assert saving.ended and saving.timeout is None
-    with trainer.background.placing():  # which was not abandoned
+    with trainer.background.place_files():  # which was not abandoned
         pass
 
 

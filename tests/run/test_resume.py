@@ -267,7 +267,7 @@ def test_a_run_is_extended_once_it_has_finished(make, quiet):
     trainer, folder = make("short")
     with pytest.raises(Interrupted):
         fit(trainer, folder, quiet, stop=lambda: trainer.step == 3)
-    again = Trainer(trainer.recipe.extended(1), trainer.task, trainer.accelerator)
+    again = Trainer(trainer.recipe.extend_by(1), trainer.task, trainer.accelerator)
     with pytest.raises(RunError, match="has not finished its 2 epochs yet: first continue it with"):
         fit(again, folder, quiet, resume=True)
 
@@ -286,7 +286,7 @@ def test_a_signal_in_the_last_evaluation_ends_it_and_it_is_made_later(
         return usual(*given, **options)
 
     monkeypatch.setattr(trainer, place, stopped)
-    with stops.caught() as signals, pytest.raises(Interrupted, match="all training so far is"):
+    with stops.catch() as signals, pytest.raises(Interrupted, match="all training so far is"):
         fit(trainer, folder, quiet, resume=True, signals=signals)
     assert not folder.evaluation.exists() and steps_of(folder)[0] == 10
     again, folder = make("late", *EVERY, new=False)
@@ -435,7 +435,7 @@ def test_an_extended_run_is_the_run_of_its_recipe(make, quiet, tree, weights, ca
     first, folder = make("extended", tree=tree)
     fit(first, folder, quiet)
     alone = weights(first)
-    longer = first.recipe.extended(1)
+    longer = first.recipe.extend_by(1)
     assert longer.restarts == (2,) and longer.epochs == 3
     folder.check_same(longer)
     again = Trainer(longer, first.task, first.accelerator)

@@ -74,6 +74,6 @@ def test_an_extended_run_does_not_begin_again_with_a_shallow_network() -> None:
     recipe = recipes.parse(tree)
     shallow = [
         Trainer(each, each.task.load(), Accelerator(cpu=True)).shallow_steps
-        for each in (recipe, recipe.extended(4))
+        for each in (recipe, recipe.extend_by(4))
     ]
     assert shallow == [21, 21]

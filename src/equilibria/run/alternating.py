@@ -21,8 +21,6 @@ from equilibria.run.tasks import Batch
 from equilibria.run.trees import copy_tensors, to_device, widen
 from equilibria.solve import Shared, Solver
 
-__all__ = ["Alternating", "Alternation"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Alternating:

@@ -39,9 +39,6 @@ from equilibria.run.shapes import Manifest
 from equilibria.run.tasks.feed import WHOLE, Part
 from equilibria.words import is_out_of_memory
 
-__all__ = ["PATIENCE", "Abandoned", "Background", "Checkpointing", "Write"]
-
-
 # --- checkpointing --------------------------------------------------------------------------------
 
 # Recipe keys for checkpointing.
@@ -98,7 +95,7 @@ class Background:
     Args:
         accelerator: of this process; None if nothing is written in the background.
         patience: seconds that a run that failed waits for its last checkpoint. After that,
-            `placing` refuses what was being written.
+            `place_files` refuses what was being written.
         group: by which several processes agree on what is written; None where one writes alone.
 
     Attributes:
@@ -110,7 +107,7 @@ class Background:
     ) -> None:
         self.accelerator, self.patience, self.group = accelerator, patience, group
         self.write: Write | None = None
-        self._abandoned, self._placing = False, threading.Lock()
+        self._abandoned, self._lock = False, threading.Lock()
 
     def submit(self, work: Callable[[], object]) -> None:
         """Run `work`, the write, in a thread of its own, which ends with it."""
@@ -119,13 +116,13 @@ class Background:
         thread.shutdown(wait=False)
 
     @contextmanager
-    def placing(self) -> Iterator[None]:
+    def place_files(self) -> Iterator[None]:
         """Put files in place in a block, unless the run has ended.
 
         Raises:
             Abandoned: it has.
         """
-        with self._placing:
+        with self._lock:
             if self._abandoned:
                 raise Abandoned("the run has ended before its checkpoint was written")
             yield
@@ -160,7 +157,7 @@ class Background:
                 write.result(None if left == math.inf else left)
             if write.done():
                 return
-        with self._placing:
+        with self._lock:
             self._abandoned = True
 
 
@@ -253,7 +250,7 @@ class Checkpoints:
         Raises:
             OSError: it could not be written; the earlier checkpoints are untouched.
         """
-        content = {MODEL: save(plain(model)), **_pickled(parts)}
+        content = {MODEL: save(plain(model)), **_pickle(parts)}
         content[MANIFEST] = _manifest(FORMAT, step, about, _sums(content))
         path = self._place(step)
         files.write_folder(path, content)
@@ -284,7 +281,7 @@ class Checkpoints:
         Raises:
             OSError: it could not be written; the earlier checkpoints are untouched.
         """
-        content = _pickled(parts)
+        content = _pickle(parts)
         content[MANIFEST] = _manifest(SHARED, step, about, {**sums, **_sums(content)})
         files.complete_folder(begun, self._place(step), content)
         self._prune(step, keep)
@@ -323,11 +320,11 @@ class Checkpoints:
         """
         damaged: dict[Path, str] = {}
         names = _attempt(lambda: [path.name for path in self.all()])
-        for name in _agreed(names, gather)[0]:  # as the first process sees them
+        for name in _exchange(names, gather)[0]:  # as the first process sees them
             path = self.path / name
             found = _attempt(lambda: self.read(path, part))  # noqa: B023 - called at once
             try:
-                sums = _agreed(found, gather, lambda each: each.about["sha256"])
+                sums = _exchange(found, gather, lambda each: each.about["sha256"])
             except DamagedError as error:
                 damaged[path] = str(error)
                 continue
@@ -361,7 +358,7 @@ class Checkpoints:
         try:
             text = read_bytes(path / MANIFEST, storage.MOST)
             about: dict[str, Any] = storage.parse(text, Manifest, spelt=True)
-            if _signed({k: v for k, v in about.items() if k != "sha256"}) != text:
+            if _sign({k: v for k, v in about.items() if k != "sha256"}) != text:
                 raise ValueError(f"{MANIFEST} does not have the checksum that it should")
             if about["format"] not in (FORMAT, SHARED):
                 raise CheckpointError(
@@ -386,7 +383,7 @@ class Checkpoints:
                 if found != known["sha256"]:
                     raise ValueError(f"{name} does not have the checksum that it should")
             model = load(content.pop(MODEL)) if MODEL in content else {}
-            parts = {name.removesuffix(".pt"): _unpickled(name, c) for name, c in content.items()}
+            parts = {name.removesuffix(".pt"): _unpickle(name, c) for name, c in content.items()}
         except FileNotFoundError as error:
             name = Path(error.filename).name
             raise MissingError(f"{path} is damaged ({name} is missing)") from None
@@ -411,7 +408,9 @@ def _attempt(work: Callable[[], Any]) -> Any:
         return error
 
 
-def _agreed(own: Any, gather: Gather, known: Callable[[Any], Any] = lambda each: each) -> list[Any]:
+def _exchange(
+    own: Any, gather: Gather, known: Callable[[Any], Any] = lambda each: each
+) -> list[Any]:
     """Return what is `known` by each process, unless any of them found an error.
 
     Nothing is raised before all have given theirs: none of them waits for one that has failed.
@@ -442,7 +441,7 @@ def _agreed(own: Any, gather: Gather, known: Callable[[Any], Any] = lambda each:
     return every
 
 
-def _pickled(parts: Mapping[str, Any]) -> dict[str, bytes]:
+def _pickle(parts: Mapping[str, Any]) -> dict[str, bytes]:
     content = {}
     for name, part in parts.items():
         buffer = io.BytesIO()
@@ -456,12 +455,12 @@ def _sums(content: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def _manifest(kind: int, step: int, about: Mapping[str, Any], sums: Mapping[str, Any]) -> bytes:
-    return _signed(
+    return _sign(
         {"format": kind, "equilibria": __version__, "step": step, **about, "parts": dict(sums)}
     )
 
 
-def _signed(content: Mapping[str, Any]) -> bytes:
+def _sign(content: Mapping[str, Any]) -> bytes:
     """Return the bytes of `checkpoint.json`, including their own checksum."""
     text = files.to_json(content, indent=1)
     return files.to_json({**content, "sha256": _sha256(text.encode())}, indent=1).encode()
@@ -471,7 +470,7 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _unpickled(name: str, content: bytes) -> Any:
+def _unpickle(name: str, content: bytes) -> Any:
     try:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # of many classes; torch's own advice is to run what is in the file

@@ -9,8 +9,6 @@ from typing import Any
 
 from equilibria.run.registry import defines, find_imported, resolve
 
-__all__ = ["Allowed", "Choices"]
-
 
 @dataclass(frozen=True)
 class Choices:
@@ -27,10 +25,10 @@ class Choices:
         """Return these choices and some classes by name."""
         return Choices((*self.entries, *((name, None, cls) for name, cls in classes.items())))
 
-    def allowed(self, bases: tuple[type, ...]) -> Allowed:
+    def classes_for(self, bases: tuple[type, ...]) -> Allowed:
         """Return the classes that a field annotated with any of `bases` may hold."""
         imported = frozenset(base for _, base, _ in self.entries if find_imported(base))
-        return _allowed(self, bases, imported)
+        return _classes_for(self, bases, imported)
 
     def name_of(self, cls: type) -> str | None:
         """Return the name of a class in recipes; None if it has none."""
@@ -78,7 +76,7 @@ class Allowed(Mapping[str, type]):
 
 
 @functools.cache
-def _allowed(choices: Choices, bases: tuple[type, ...], imported: frozenset[Any]) -> Allowed:
+def _classes_for(choices: Choices, bases: tuple[type, ...], imported: frozenset[Any]) -> Allowed:
     return Allowed(
         {name: place for name, base, place in choices.entries if _fits(base, place, bases)}
     )

@@ -75,14 +75,14 @@ def build(
                 f"optional, remove it with --{key}.name null"
             )
         raise ConfigError(f"unknown option '--{key}'" + nearest(key, hints))
-    values |= _checked(values, hints)
+    values |= _check_leaves(values, hints)
     for key, value in values.items():
         if isinstance(value, int) and abs(value) > _LARGEST:
             given = f"{value:,}" if value.bit_length() <= 64 else "a far larger one"
             raise ConfigError(f"{key}: expected a whole number up to {_LARGEST:,}, got {given}")
         if isinstance(value, float) and math.isnan(value):
             raise ConfigError(f"{key}: expected a number, got nan")
-    return _construct(cls, _nested(values), choices)
+    return _construct(cls, _nest(values), choices)
 
 
 def admit(argv: Sequence[str]) -> dict[str, str]:
@@ -101,7 +101,7 @@ def admit(argv: Sequence[str]) -> dict[str, str]:
     return options
 
 
-def _checked(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
+def _check_leaves(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
     """The leaves that are not plainly what they should be, as jsonargparse reads them.
 
     jsonargparse reads strings as YAML, and without the limits of `yaml_text`.
@@ -118,7 +118,7 @@ def _checked(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, A
     parser = ArgumentParser(exit_on_error=False, add_help=False)
     for key, value in unread.items():
         if isinstance(value, str) and (len(value) > _LONGEST or "&" in value):
-            raise ConfigError(_unexpected(key, f"{value[:60]}...", hints[key]))
+            raise ConfigError(_explain_type(key, f"{value[:60]}...", hints[key]))
         parser.add_argument(f"--{key}", type=hints[key])
     try:
         checked = parser.parse_object(unread)
@@ -151,7 +151,7 @@ def _plain(value: Any, hint: Any) -> bool:
     return len(kinds) == 1 and type(value) in kinds & {bool, int, float}
 
 
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
     """The tree of the leaves under dotted keys."""
     tree: dict[str, Any] = {}
     for key, value in values.items():
@@ -281,7 +281,7 @@ def _key(field: dataclasses.Field[Any]) -> str:
 
 def branches_of(cls: type, choices: Choices) -> dict[str, Allowed]:
     """The fields of `cls` that are choices, each with the classes that it may hold, by name."""
-    found = {field: choices.allowed(_bases(hint)) for field, hint in fields_of(cls).items()}
+    found = {field: choices.classes_for(_bases(hint)) for field, hint in fields_of(cls).items()}
     return {field: allowed for field, allowed in found.items() if allowed}
 
 
@@ -343,7 +343,7 @@ def _resolve(
             raise ConfigError(f"{key}: no '{chosen}'{other}")
         if switched and (before in allowed or plugins.is_path(before)):
             branch = _in_common(branch, allowed.get(str(before)), allowed[chosen], choices)
-        branch = _merged(default or {"name": chosen}, {**branch, "name": chosen})
+        branch = _merge(default or {"name": chosen}, {**branch, "name": chosen})
         result[name] = _resolve(allowed[chosen], branch, choices, options, f"{key}.")
     return result
 
@@ -377,12 +377,12 @@ def _in_common(
     return kept
 
 
-def _merged(default: Mapping[str, Any], branch: Mapping[str, Any]) -> Mapping[str, Any]:
+def _merge(default: Mapping[str, Any], branch: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return `branch` with the values of `default` where it is of the same class and has none."""
     if branch.get("name", default["name"]) != default["name"]:
         return branch
     inner = {
-        key: _merged(default[key], value)
+        key: _merge(default[key], value)
         for key, value in branch.items()
         if isinstance(value, Mapping) and isinstance(default.get(key), Mapping)
     }
@@ -410,11 +410,11 @@ def _explain(parser: ArgumentParser, values: Mapping[str, Any], hints: Mapping[s
             hint, words = hints[key], typing.get_args(hints[key])
             if typing.get_origin(hint) is typing.Literal:
                 return f"{key}: no '{value}'" + nearest(str(value), map(str, words))
-            return _unexpected(key, value, hint)
+            return _explain_type(key, value, hint)
     return ""
 
 
-def _unexpected(key: str, value: Any, hint: Any) -> str:
+def _explain_type(key: str, value: Any, hint: Any) -> str:
     return f"{key}: expected {_in_words(hint)}, got {value!r}"
 
 

@@ -171,7 +171,7 @@ def evaluate(
             loss = loss_of(model, task, prediction, targets, accelerator)
             tally.add(sums_of(model, task, prediction, targets, loss))
             if count_solves:
-                tally.add_solves(prediction.solutions, task.asked(targets), with_error=True)
+                tally.add_solves(prediction.solutions, task.select_rows(targets), with_error=True)
     parts = gather_object([[each.state() for each in (tally, *at.values())]])
     tally, *early = (Tally.total(states) for states in zip(*parts, strict=True))
     if not tally.sums:

@@ -61,7 +61,7 @@ def examine(
     Raises:
         RunError: the run is of an explicit network, which has nothing to examine.
     """
-    task, model = loaded.data.examined(), loaded.model.to(device)
+    task, model = loaded.data.task_for_doctor(), loaded.model.to(device)
     check_implicit(loaded)
     count = samples or (SEQUENCES if model.reads_segments else SAMPLES)
     batch, carry = _batch(model, task, split, count)
@@ -132,7 +132,7 @@ def compare(
     Raises:
         RunError: the run is of an explicit network, or there is no such split.
     """
-    task, model = loaded.data.examined(), loaded.model.to(device)
+    task, model = loaded.data.task_for_doctor(), loaded.model.to(device)
     check_implicit(loaded)
     if split not in task.splits:
         raise RunError(f"there is no split '{split}'; there are: {', '.join(task.splits)}")
@@ -187,18 +187,18 @@ def _answer(task: Task, model: Model, prediction: Prediction, targets: Any) -> _
     figures = task.figures({k: v.detach() for k, v in sums.items()})
 
     @torch.no_grad()
-    def exchanged(seed: int) -> Mapping[str, float] | None:
-        def shuffled(x: Tensor) -> Tensor:
+    def exchange(seed: int) -> Mapping[str, float] | None:
+        def shuffle(x: Tensor) -> Tensor:
             order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
             return x[order.to(x.device)]
 
-        others = pytree.tree_map_only(Tensor, shuffled, targets)
+        others = pytree.tree_map_only(Tensor, shuffle, targets)
         pairs = zip(pytree.tree_leaves(targets), pytree.tree_leaves(others), strict=True)
         if all(torch.equal(a, b) for a, b in pairs if isinstance(a, Tensor)):
             return None
         return _answer(task, model, prediction, others).figures
 
-    return _Answer(prediction.output, loss / sums["units"], figures, exchanged)
+    return _Answer(prediction.output, loss / sums["units"], figures, exchange)
 
 
 def _chance(answer: _Answer, metric: Metric) -> float | None:

@@ -30,7 +30,7 @@ from equilibria.run.recipe import Recipe
 from equilibria.run.shapes import Epoch, Evaluation, Info
 from equilibria.run.tasks import Task, TaskConfig
 from equilibria.run.tasks.base import is_name
-from equilibria.run.weights import fitting_weights
+from equilibria.run.weights import read_weights_like
 
 
 class RunError(RuntimeError):
@@ -141,7 +141,7 @@ class Folder:
             return None
 
     @contextmanager
-    def writing(self, *, resume: bool = False) -> Iterator[None]:
+    def write_alone(self, *, resume: bool = False) -> Iterator[None]:
         """Be the only writer of the folder for a block, which it is created for if it is missing.
 
         Temporary files of writers that died are deleted. A start that ends before the first
@@ -263,7 +263,7 @@ class Folder:
             raise RunError(f"{self.info} is damaged ({error}): restore it from a copy") from None
         return info
 
-    def found(self, task: TaskConfig, data_dir: Path | None = None) -> TaskConfig:
+    def locate(self, task: TaskConfig, data_dir: Path | None = None) -> TaskConfig:
         """Return the task of the run with its data where they are now.
 
         A file or folder of the user's that is no longer where it was is looked for by its name in
@@ -350,7 +350,7 @@ class Folder:
     def has_weights(self, model: nn.Module) -> bool:
         """Return whether the weights are there, intact and of such a model."""
         try:
-            fitting_weights(self.weights, model.state_dict())
+            read_weights_like(self.weights, model.state_dict())
         except CheckpointError:
             return False
         return True

@@ -18,9 +18,6 @@ from equilibria.run.models import Model
 from equilibria.solve import Picard, Unrolled
 from equilibria.stability.rescale import set_radius
 
-__all__ = ["Beginning", "Initialisation", "ShallowStart"]
-
-
 SMALL = 0.3
 """Scale from which the search for a radius starts: solves are short there."""
 

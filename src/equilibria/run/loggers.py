@@ -101,13 +101,13 @@ def _unless_gone(show: Callable[..., None]) -> Callable[..., None]:
     """Let a method of `Terminal` do nothing where the terminal is gone: the run goes on."""
 
     @wraps(show)
-    def shown(self: Terminal, *given: Any) -> None:
+    def call(self: Terminal, *given: Any) -> None:
         try:
             show(self, *given)
         except OSError:
             self.console.quiet = True
 
-    return shown
+    return call
 
 
 class Terminal:
@@ -175,9 +175,9 @@ class Terminal:
         """Print the line of a finished epoch."""
         split = self.task.eval_split
         evaluated = record[split]
-        parts = [f"[bold]{split} {_written(evaluated, self.task.primary)}[/]"]
+        parts = [f"[bold]{split} {_format(evaluated, self.task.primary)}[/]"]
         if evaluated["forward"]["status"] is not None:
-            parts.append(_converged(evaluated["forward"]["status"]))
+            parts.append(_describe_convergence(evaluated["forward"]["status"]))
         if "spectral_radius" in record:
             parts.append(f"spectral radius {record['spectral_radius']['mean']:.2f}")
         if (audit := record.get("audit")) is not None:
@@ -186,10 +186,11 @@ class Terminal:
         seconds, self.printed = record["seconds"], self.clock()
         in_run = self.left.epoch(record["epoch"], seconds, self.printed)
         left = f", {_clock(in_run)} left" if record["epoch"] < self.epochs else ""
+        speed = self._rate(record[self.task.unit], seconds)
         self.console.print(
             f"epoch {record['epoch']}/{self.epochs}  {self._figures(record['train'])}  "
-            f"{', '.join(parts)}{_added(record)}{_kept(record)}  {seconds:.1f} s"
-            f"{self._rate(record[self.task.unit], seconds)}{_throughput(record)}{left}",
+            f"{', '.join(parts)}{_describe_penalty(record)}{_describe_reuse(record)}  "
+            f"{seconds:.1f} s{speed}{_throughput(record)}{left}",
             markup=True,
             highlight=False,
             soft_wrap=True,
@@ -212,16 +213,16 @@ class Terminal:
 
     def _figures(self, summary: Mapping[str, Any]) -> str:
         """Return the loss, the primary figure, and the cost of each kind of solve."""
-        parts = [_written(summary, self.task.loss_metric, self.task.primary)]
+        parts = [_format(summary, self.task.loss_metric, self.task.primary)]
         for name in ("forward", "adjoint"):
             evals, status = summary[name]["evals"], summary[name]["status"]
             if evals is not None:
-                parts.append(f"{name} {evals['mean']:.1f} evals, {_converged(status)}")
+                parts.append(f"{name} {evals['mean']:.1f} evals, {_describe_convergence(status)}")
         return "  ".join(parts)
 
     def _short(self, summary: Mapping[str, Any]) -> str:
         """Return the same in one line of a narrow terminal: forward/adjoint, in this order."""
-        first = _written(summary, self.task.loss_metric, self.task.primary)
+        first = _format(summary, self.task.loss_metric, self.task.primary)
         solves = [summary[name] for name in ("forward", "adjoint") if summary[name]["evals"]]
         if not solves:
             return first
@@ -289,13 +290,13 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _written(summary: Mapping[str, Any], *metrics: Metric) -> str:
+def _format(summary: Mapping[str, Any], *metrics: Metric) -> str:
     """Return figures with their names, each once."""
     words = (f"{each.label} {each.format(summary[each.name])}" for each in metrics)
     return "  ".join(dict.fromkeys(words))
 
 
-def _added(record: Mapping[str, Any]) -> str:
+def _describe_penalty(record: Mapping[str, Any]) -> str:
     """Return what the regulariser did, nothing where there is none."""
     if "regulariser" not in record:
         return ""
@@ -306,7 +307,7 @@ def _added(record: Mapping[str, Any]) -> str:
     )
 
 
-def _kept(record: Mapping[str, Any]) -> str:
+def _describe_reuse(record: Mapping[str, Any]) -> str:
     """Return how near the states were from which the last step went on, if there were any."""
     residual = record.get("reuse", {}).get("residual")
     return "" if residual is None else f"  residual of kept states {residual['last']:.1e}"
@@ -324,7 +325,7 @@ def _throughput(record: Mapping[str, Any]) -> str:
     )
 
 
-def _converged(status: Mapping[str, float]) -> str:
+def _describe_convergence(status: Mapping[str, float]) -> str:
     share = status["CONVERGED"]
     text = f"{percent(share)} converged"
     return text if share == 1.0 else f"[yellow]{text}[/]"

@@ -20,7 +20,7 @@ from equilibria.run import recipe as recipes
 from equilibria.run.config import as_chosen
 from equilibria.run.folder import Folder, RunError, absolute
 from equilibria.run.loggers import JsonLines, Logger, TensorBoard, Terminal
-from equilibria.run.processes import agree, any_of, reachable, told
+from equilibria.run.processes import agree, any_of, reachable, share_errors
 from equilibria.run.recipe import Recipe
 from equilibria.run.resume import restore, save
 from equilibria.run.run import describe, segment
@@ -30,8 +30,6 @@ from equilibria.run.trainer import Probe, Trainer
 from equilibria.run.weights import write_weights
 from equilibria.solve import SolveWarning
 from equilibria.words import percent, plural, printable
-
-__all__ = ["Interrupted", "Stop", "fit", "train"]
 
 Stop = Callable[[], bool]
 """Called after each step: whether to save and stop there, as on a signal."""
@@ -65,7 +63,7 @@ def train(
         data_dir: folder to search for data sets before EQUILIBRIA_DATA.
         resume: continue from the newest intact checkpoint in the folder, or from the start if there
             is none yet; a finished run is left unchanged. The recipe may have a further segment
-            (`Recipe.extended`).
+            (`Recipe.extend_by`).
         device: where to train; None for the GPU, if there is one.
         console: where to write; None for standard output.
         probe: takes additional measurements after each epoch.
@@ -89,22 +87,22 @@ def train(
     accelerator = evaluation.accelerator(recipe.precision, device)
     console = (console or Console()) if accelerator.is_main_process else Console(quiet=True)
     with ExitStack() as stack:
-        signals = stack.enter_context(stops.caught(tell=accelerator.is_main_process))
-        stack.enter_context(_stopped(folder))
+        signals = stack.enter_context(stops.catch(tell=accelerator.is_main_process))
+        stack.enter_context(_explain_stop(folder))
         with agree(accelerator):
             if accelerator.is_main_process:
-                stack.enter_context(folder.writing(resume=resume))
-        stack.enter_context(told(accelerator))
+                stack.enter_context(folder.write_alone(resume=resume))
+        stack.enter_context(share_errors(accelerator))
         stack.enter_context(reachable(accelerator, f"; resume with: {folder.resume}"))
-        recipe = replace(recipe, task=folder.found(absolute(recipe.task), data_dir))
+        recipe = replace(recipe, task=folder.locate(absolute(recipe.task), data_dir))
         if recipe.init_from is not None:
             recipe = replace(recipe, init_from=str(Path(recipe.init_from).expanduser().absolute()))
         task = _task(recipe, accelerator, data_dir)
         with as_chosen():
-            asked, recipe = recipe, recipes.settled(recipe, task)
+            asked, recipe = recipe, recipes.settle(recipe, task)
         if resume:
             folder.check_same(recipe)
-        if chosen := recipes.followed(asked, recipe):
+        if chosen := recipes.list_chosen(asked, recipe):
             said = f"Chosen for {task.source}: {', '.join(chosen)}"
             console.print(said, soft_wrap=True, markup=False, highlight=False)
         fresh = not (resume and folder.checkpoints.all())
@@ -207,8 +205,8 @@ def _fit(
         loggers: list[Logger] = [*written, terminal]
         for logger in loggers:
             stack.callback(logger.close)
-        signals = signals or stack.enter_context(stops.caught(tell=accelerator.is_main_process))
-        stack.enter_context(signals.deferred())
+        signals = signals or stack.enter_context(stops.catch(tell=accelerator.is_main_process))
+        stack.enter_context(signals.defer())
         # Fractions of failed solves are logged; a warning at each step would drown them out.
         stack.enter_context(warnings.catch_warnings(action="ignore", category=SolveWarning))
         while trainer.step < trainer.steps:
@@ -235,12 +233,12 @@ def _fit(
                     f"saved; continue with: {folder.resume}"
                 )
         trainer.background.settle()
-    with _stopped(folder):
+    with _explain_stop(folder):
         conclude(trainer, folder, console)
 
 
 @contextmanager
-def _stopped(folder: Folder) -> Iterator[None]:
+def _explain_stop(folder: Folder) -> Iterator[None]:
     """Say how to continue after a signal that arrived outside a training step."""
     try:
         yield

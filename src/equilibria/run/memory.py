@@ -147,7 +147,7 @@ def settings(model: Model, depths: Sequence[int] | None = None) -> list[Setting]
     ]
 
 
-def missing(model: Model, known: Sequence[MemoryPoint]) -> list[Setting]:
+def list_missing(model: Model, known: Sequence[MemoryPoint]) -> list[Setting]:
     """Return the `settings` of a model that have not been measured yet."""
     done = {point.key for point in known}
     return [each for each in settings(model) if each.key not in done]
@@ -180,7 +180,7 @@ def measure_within(
     Yields:
         A point as soon as it is measured.
     """
-    wanted = missing(model, known)
+    wanted = list_missing(model, known)
     if not wanted:
         return
     device = _device(model)

@@ -27,18 +27,6 @@ from equilibria.run.trees import to_device
 from equilibria.run.weights import checksum, misfit, read_weights, save_weights
 from equilibria.solve import Picard, Solver
 
-__all__ = [
-    "attach",
-    "budgeted",
-    "identity",
-    "inputs_from",
-    "inputs_of",
-    "known",
-    "save",
-    "size_of",
-    "starts",
-]
-
 WEIGHTS, ABOUT = "neural.safetensors", "neural.json"
 FORMAT = 1
 SHARE = 0.03
@@ -75,7 +63,7 @@ def save(folder: Folder, outcome: Outcome, about: Mapping[str, Any]) -> Path:
     return path
 
 
-def known(folder: Folder) -> bool:
+def exists(folder: Folder) -> bool:
     """Return whether a run has a learned solver."""
     return (folder.path / ABOUT).is_file()
 
@@ -150,7 +138,7 @@ def starts(model: Model) -> bool:
     return learned and isinstance(layer.eval_solver, NeuralSolver)
 
 
-def budgeted(how: Distillation, model: EquilibriumModel) -> Distillation:
+def set_budget(how: Distillation, model: EquilibriumModel) -> Distillation:
     """Return `how` with a budget: by default 3 % of the model's parameters, embeddings excluded.
 
     Args:
@@ -194,7 +182,7 @@ def inputs_of(
     found: list[tuple[Any, ...]] = []
     carry = None
     # A text model carries its equilibrium over; for others one evaluation is enough.
-    with _seen(model, found, None if task.streams else Picard(max_evals=1)):
+    with _record_inputs(model, found, None if task.streams else Picard(max_evals=1)):
         for batch in stream:
             inputs = to_device(batch.inputs, device)
             carry = model(inputs, carry=None if batch.begins else carry).carry
@@ -212,14 +200,14 @@ def inputs_from(model: EquilibriumModel, stream: Iterable[Tensor]) -> list[tuple
     """
     found: list[tuple[Any, ...]] = []
     where = next(model.parameters()).device
-    with _seen(model, found, Picard(max_evals=1)):
+    with _record_inputs(model, found, Picard(max_evals=1)):
         for inputs in stream:
             model(inputs.to(where))
     return found
 
 
 @contextmanager
-def _seen(
+def _record_inputs(
     model: EquilibriumModel, found: list[tuple[Any, ...]], solver: Solver | None
 ) -> Iterator[None]:
     """Record the inputs of a model's equilibrium layer, which uses `solver` meanwhile."""

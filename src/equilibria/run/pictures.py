@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["coloured", "image_png", "numbers_png", "size_to_look_at"]
-
 Size = tuple[int, int]
 """Height and width, in pixels."""
 
@@ -54,7 +52,7 @@ def image_png(image: Tensor, size: Size) -> bytes:
     found = Image.fromarray(array.contiguous().numpy())
     enlarged = size[0] >= image.shape[1]
     way = Image.Resampling.NEAREST if enlarged else Image.Resampling.LANCZOS
-    return _saved(found.resize((size[1], size[0]), way))
+    return _to_png(found.resize((size[1], size[0]), way))
 
 
 def numbers_png(numbers: Tensor, colours: Sequence[Sequence[int]], size: Size) -> bytes:
@@ -75,10 +73,10 @@ def numbers_png(numbers: Tensor, colours: Sequence[Sequence[int]], size: Size) -
     found.putpalette([channel for colour in palette for channel in colour])
     shown = found.resize((size[1], size[0]), Image.Resampling.NEAREST)
     options: dict[str, Any] = {"transparency": empty} if len(colours) < 256 else {}
-    return _saved(shown, **options)
+    return _to_png(shown, **options)
 
 
-def coloured(count: int) -> list[tuple[int, int, int]]:
+def make_colours(count: int) -> list[tuple[int, int, int]]:
     """Return `count` colours that rise from dark to bright."""
     places = torch.linspace(0, len(_RAMP) - 1, max(2, count)).double()[:count]
     low = places.floor().long().clamp(max=len(_RAMP) - 2)
@@ -87,7 +85,7 @@ def coloured(count: int) -> list[tuple[int, int, int]]:
     return [(r, g, b) for r, g, b in found]
 
 
-def _saved(image: Any, **options: Any) -> bytes:
+def _to_png(image: Any, **options: Any) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, "PNG", optimize=True, **options)
     return buffer.getvalue()

@@ -24,20 +24,6 @@ from equilibria import solve
 from equilibria.solve import Adjoint, LinearSolver, Solver
 from equilibria.words import nearest
 
-__all__ = [
-    "BASES",
-    "LOADED",
-    "SOLVERS",
-    "bases_of",
-    "build",
-    "changed",
-    "find",
-    "import_module_of",
-    "is_path",
-    "path_of",
-]
-
-
 BASES = (Solver, LinearSolver, Adjoint)
 """What can be of a user's own."""
 
@@ -219,7 +205,7 @@ SOLVERS = ("Auto", "Anderson", "Broyden", "Picard", "NewtonKrylov")
 """Solvers by name."""
 
 
-def changed(
+def change_solver(
     solver: Solver,
     name: str | None = None,
     rtol: float | None = None,

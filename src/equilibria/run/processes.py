@@ -151,7 +151,7 @@ def total_over(accelerator: Accelerator, *values: float) -> Sequence[float]:
 
 
 @contextmanager
-def told(accelerator: Accelerator) -> Iterator[None]:
+def share_errors(accelerator: Accelerator) -> Iterator[None]:
     """Make a block that fails on one process fail on all others with the same message.
 
     The failing process leaves its message in torchrun's store. The others read it once they find

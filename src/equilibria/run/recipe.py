@@ -251,7 +251,7 @@ class Recipe:
                 object.__setattr__(self, name, None)
         given = [name for name in IMPLICIT if getattr(self, name)]
         if given:
-            raise ValueError(_nothing_to_solve(type(self.model).__name__, given))
+            raise ValueError(_explain_nothing_to_solve(type(self.model).__name__, given))
         if self.reuse:
             raise ValueError(
                 f"reuse is true, and {type(self.model).__name__} is an explicit network, which has "
@@ -263,7 +263,7 @@ class Recipe:
         """Samples or streams per step.
 
         Raises:
-            ValueError: they are all, and the recipe has not been `settled` with its data.
+            ValueError: they are all, and the recipe has not been through `settle` with its data.
         """
         if self.batch_size == "all":
             raise ValueError("batch_size is all, and the data are not known yet")
@@ -284,7 +284,7 @@ class Recipe:
         begin = max(each for each in (0, *ends) if each < end)
         return begin, end - begin
 
-    def extended(self, epochs: int) -> Recipe:
+    def extend_by(self, epochs: int) -> Recipe:
         """Return the recipe of the run with a further segment of so many epochs."""
         return replace(self, epochs=self.epochs + epochs, restarts=self.ends)
 
@@ -297,7 +297,7 @@ AUTO = "auto"
 """The value of a key that follows from the data."""
 
 
-def settled(recipe: Recipe, task: Task) -> Recipe:
+def settle(recipe: Recipe, task: Task) -> Recipe:
     """Return a recipe with everything filled in that it leaves to the data of its task.
 
     Raises:
@@ -308,13 +308,13 @@ def settled(recipe: Recipe, task: Task) -> Recipe:
         recipe = replace(recipe, batch_size=task.whole())
     return replace(
         recipe,
-        task=task.settled(recipe.task),
+        task=task.settle(recipe.task),
         model=task.complete(recipe.model),
         epoch_steps=task.pace(recipe.rows, recipe.epochs) if steps == "auto" else steps,
     )
 
 
-def followed(recipe: Recipe, resolved: Recipe) -> list[str]:
+def list_chosen(recipe: Recipe, resolved: Recipe) -> list[str]:
     """Return a line 'key value' for each key that is `auto` in a recipe and resolved since."""
     before, after = (dict(_leaves(dump(each))) for each in (recipe, resolved))
     keys = [key for key, value in before.items() if value == AUTO != after[key]]
@@ -335,7 +335,7 @@ UNDECISIVE = ("description", "parallel", "shard", "checkpoint")
 """Keys of a recipe that do not affect the result."""
 
 
-def _nothing_to_solve(model: str, given: Sequence[str]) -> str:
+def _explain_nothing_to_solve(model: str, given: Sequence[str]) -> str:
     return (
         f"{model} is an explicit network: there is nothing to solve, so its recipe has no "
         f"{', '.join(given)}. Leave out what is named, or set it to null "
@@ -365,7 +365,7 @@ def _files() -> dict[str, Traversable]:
 
 
 @functools.cache
-def _shipped(name: str) -> dict[str, Any]:
+def _read_shipped(name: str) -> dict[str, Any]:
     return yaml_text.parse(_files()[name].read_bytes())
 
 
@@ -377,7 +377,7 @@ def read(name: str) -> dict[str, Any]:
             see `yaml_text.parse`.
     """
     if name in available():
-        return copy.deepcopy(_shipped(name))
+        return copy.deepcopy(_read_shipped(name))
     path = Path(name)
     if path.is_file() or (path.exists() and path.suffix in SUFFIXES):
         return yaml_text.read(path)
@@ -416,7 +416,7 @@ def parse(tree: Mapping[str, Any], argv: Sequence[str] = (), *, source: str = "r
         names = {name: options.get(f"{name}.name") or tree.get(name) or "null" for name in IMPLICIT}
         given = [name for name in IMPLICIT if names[name] != "null"]
         if given:
-            raise ConfigError(_nothing_to_solve(type(recipe.model).__name__, given))
+            raise ConfigError(_explain_nothing_to_solve(type(recipe.model).__name__, given))
     return recipe
 
 

@@ -26,19 +26,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = [
-    "Application",
-    "applications",
-    "defines",
-    "find",
-    "find_imported",
-    "keep_first",
-    "package_of",
-    "place_of",
-    "places",
-    "resolve",
-]
-
 GROUP = "equilibria.applications"
 """The group of entry points by which other distributions add applications."""
 
@@ -111,7 +98,7 @@ def applications() -> tuple[Application, ...]:
     for point in _entry_points():
         try:
             front = point.load()
-            found.append(_checked(getattr(front, "APPLICATION", front)))
+            found.append(_check_application(getattr(front, "APPLICATION", front)))
         except Exception as error:
             warnings.warn(
                 f"the application {point.name} = {point.value} of another distribution is left "
@@ -121,7 +108,7 @@ def applications() -> tuple[Application, ...]:
     return tuple(found)
 
 
-def _checked(front: Any) -> Application:
+def _check_application(front: Any) -> Application:
     if not isinstance(front, Application):
         raise TypeError(
             f"the entry point of {GROUP} must name a package whose __init__ defines APPLICATION, "

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from equilibria.checks import check_fields
 
-__all__ = ["EvaluationBudget", "JacobianPenalty"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationBudget:

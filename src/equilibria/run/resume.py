@@ -101,7 +101,7 @@ def _save_shares(trainer: Trainer, folder: Folder, about: Any, parts: dict[str, 
 
     def complete(described: Any, sums: Any) -> None:
         known, keep = {**about, "shares": described}, trainer.recipe.checkpoint.keep
-        with trainer.background.placing():
+        with trainer.background.place_files():
             folder.checkpoints.complete(begun[0], step, known, parts, sums, keep=keep)
             if ends:
                 write_weights(folder.weights, whole)

@@ -16,8 +16,6 @@ from equilibria.run.models.reuse import Cache, reuse
 from equilibria.run.tasks import Batch, Task
 from equilibria.run.trees import to_device
 
-__all__ = ["Reuse"]
-
 
 class Reuse(Hook):
     """The states of all training samples, and what the steps of an epoch made of them.

@@ -25,8 +25,6 @@ from equilibria.run.tasks import Task, TaskConfig
 from equilibria.run.weights import load_weights
 from equilibria.stability import AdaptiveAdjoint, AdjointAudit
 
-__all__ = ["Folder", "Run", "RunError", "describe", "environment", "load", "segment"]
-
 
 @dataclass(frozen=True)
 class Run:
@@ -101,7 +99,7 @@ def _data(
 ) -> tuple[Task, str | None]:
     """Return the data of a run, or `other` data, and what these are called; see `load`."""
     if other is None:
-        task = folder.found(task, data_dir)
+        task = folder.locate(task, data_dir)
         place = place_of(task)
         if place is not None and not place.exists():
             raise RunError(

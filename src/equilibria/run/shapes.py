@@ -8,17 +8,6 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from equilibria.stability import Compared
 
-__all__ = [
-    "Adjoints",
-    "Baseline",
-    "Epoch",
-    "Evaluation",
-    "Info",
-    "Learner",
-    "Manifest",
-    "Measured",
-]
-
 Status = dict[str, float]
 
 

@@ -25,9 +25,6 @@ from equilibria.run.processes import agree, any_of
 from equilibria.run.recipe import Parallel
 from equilibria.solve import private
 
-__all__ = ["Sharding", "broadcast", "extent", "fill", "share_of", "without_data"]
-
-
 # --- deferred -------------------------------------------------------------------------------------
 
 # Models whose values arrive after their parameters were sharded.

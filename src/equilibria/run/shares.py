@@ -42,8 +42,6 @@ from equilibria import files
 
 dcp: Any = checkpoint
 
-__all__ = ["Files", "Tensors", "Writer", "by_name", "collect", "fill", "write"]
-
 Described = Mapping[str, Mapping[str, Any]]
 """For each tensor, by name, its `dtype`, `size` and `chunks`: their `offsets` and `sizes`, and the
 `file` and the `key` in it under which they are stored."""
@@ -110,7 +108,7 @@ class Writer(StorageWriter):
         """Complete the checkpoint, on the first process."""
         places = {each.index: each.storage_data for part in results for each in part}
         sums = {place["file"]: place["about"] for place in places.values()}
-        self.complete(dict(_described(metadata, places)), sums)
+        self.complete(dict(_describe(metadata, places)), sums)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
@@ -118,7 +116,7 @@ class Writer(StorageWriter):
         return checkpoint_id is None
 
 
-def _described(metadata: Metadata, places: Mapping[MetadataIndex, Any]) -> Iterable[Any]:
+def _describe(metadata: Metadata, places: Mapping[MetadataIndex, Any]) -> Iterable[Any]:
     for name, about in metadata.state_dict_metadata.items():
         assert isinstance(about, TensorStorageMetadata)
         chunks = []

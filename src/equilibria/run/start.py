@@ -27,8 +27,6 @@ from equilibria.stability.ensembles import Sweep, sweep
 from equilibria.stability.ensembles.measure import DRAWS, SCALES
 from equilibria.stability.rescale import UnreachableRadiusError
 
-__all__ = ["ENSEMBLES", "SAMPLES", "SEQUENCES", "examine_start"]
-
 ENSEMBLES: tuple[Ensemble, ...] = ("gaussian", "orthogonal", "goe")
 """The ensembles compared by default."""
 

@@ -25,7 +25,7 @@ NOTICE = "\nSaving after this step; press Ctrl-C again to stop at once, without 
 
 
 class Stopped(BaseException):
-    """A signal arrived outside `deferred`; like KeyboardInterrupt, this is not an error."""
+    """A signal arrived outside `defer`; like KeyboardInterrupt, this is not an error."""
 
 
 class Signals:
@@ -43,7 +43,7 @@ class Signals:
         self.tell, self.waits, self.pressed = tell, False, 0.0
 
     @contextmanager
-    def deferred(self) -> Iterator[None]:
+    def defer(self) -> Iterator[None]:
         """Collect signals in `received`, which the block checks, instead of raising `Stopped`."""
         self.waits = True
         try:
@@ -69,7 +69,7 @@ class Signals:
 
 
 @contextmanager
-def caught(*, tell: bool = True) -> Iterator[Signals]:
+def catch(*, tell: bool = True) -> Iterator[Signals]:
     """Handle `SIGNALS` inside a block, instead of being terminated by them.
 
     A signal that the process ignores, such as SIGHUP under nohup, stays ignored. Outside the main

@@ -13,9 +13,6 @@ from torch import Tensor
 from equilibria.run.tasks import Task
 from equilibria.solve import Solution, Status
 
-__all__ = ["imbalance", "throughput"]
-
-
 PERCENTILES = (50, 90, 99)
 BINS = 20  # of estimated errors, in a factor of ten
 NONE = 1e-20  # an error below which is none
@@ -36,9 +33,9 @@ class SolveTally:
             known = error[(status == Status.CONVERGED) & error.isfinite()].double()
             self.error.update((BINS * known.clamp_min(NONE).log10()).ceil().long().tolist())
         most = 0
-        for most, samples in _counted(evals):  # in order
+        for most, samples in _count(evals):  # in order
             self.evals[most] += samples
-        for code, samples in _counted(status):
+        for code, samples in _count(status):
             self.status[Status(code).name] += samples
         return most
 
@@ -70,7 +67,7 @@ def _percentile(counts: Counter[int], percent: int) -> int:
     raise AssertionError("the shares of all samples add up to all samples")
 
 
-def _counted(numbers: Tensor) -> Iterator[tuple[int, int]]:
+def _count(numbers: Tensor) -> Iterator[tuple[int, int]]:
     """Yield each of some numbers from 0 on with how often it is there."""
     # Not one by one in Python: a step may have a quarter of a million samples.
     counts = torch.bincount(numbers.flatten().long())

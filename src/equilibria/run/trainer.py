@@ -75,7 +75,7 @@ class Trainer:
         probe: Probe | None = None,
         fresh: bool = True,
     ) -> None:
-        self.recipe = recipe = recipes.settled(recipe, task)
+        self.recipe = recipe = recipes.settle(recipe, task)
         self.task, self.accelerator, self.probe = task, accelerator, probe
         with as_training_error():
             self.feed = task.feed(recipe.rows, recipe.seed)

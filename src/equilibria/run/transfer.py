@@ -15,8 +15,6 @@ from equilibria.run.folder import Folder
 from equilibria.run.weights import checksum, read_weights
 from equilibria.words import listed, percent, plural
 
-__all__ = ["Transfer", "transfer"]
-
 _LISTED = 4
 """Names that a line of the report gives."""
 

@@ -48,10 +48,10 @@ def load_weights(path: Path, model: nn.Module) -> None:
     Raises:
         CheckpointError: the file is missing, damaged or of another model.
     """
-    model.load_state_dict(fitting_weights(path, model.state_dict()))
+    model.load_state_dict(read_weights_like(path, model.state_dict()))
 
 
-def fitting_weights(
+def read_weights_like(
     path: Path, like: Mapping[str, Tensor], source: str = "the recipe"
 ) -> dict[str, Tensor]:
     """Return the tensors that `save_weights` wrote, which are like others, but for their values.

@@ -11,8 +11,6 @@ import yaml
 from equilibria.run.config import ConfigError
 from equilibria.run.data.storage import open_file
 
-__all__ = ["parse", "read"]
-
 SIZE = 1 << 18
 """Maximum number of bytes of a file."""
 

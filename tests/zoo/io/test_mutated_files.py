@@ -13,7 +13,7 @@ from mutations import FUZZ, bounded, mutated, put
 from PIL import Image
 
 from equilibria.run.data import DataError
-from equilibria.run.data.storage import reading
+from equilibria.run.data.storage import read_errors
 from equilibria.zoo.io import archive, decode, sound
 from packed import PARTS, zipped
 from unlike_pictures import image
@@ -65,7 +65,10 @@ def test_zips(root: Path, content: bytes) -> None:
     path = put(root / "a.zip", content)
     with bounded(len(content)):
         try:
-            with reading(path, *archive.DAMAGED_ZIP), archive.open_zip(path, path) as opened:
+            with (
+                read_errors(path, *archive.DAMAGED_ZIP),
+                archive.open_zip(path, path) as opened,
+            ):
                 name = archive.find_member(opened, "MUTAG/MUTAG_A.txt")
                 found = None if name is None else opened.read(name)
         except DataError as error:

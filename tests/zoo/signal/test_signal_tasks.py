@@ -302,9 +302,9 @@ def test_an_image_is_learned_from_its_gradient_up_to_a_constant(png):
 
 def test_a_layer_that_learned_a_gradient_is_examined_by_its_values(png):
     task = SignalRepresentation(data=str(png), fit="gradient", split="quarter").load()
-    other = task.examined()
+    other = task.task_for_doctor()
     assert other.fit == "values" and other.early and other.numbered == 48
-    assert other.examined() is other
+    assert other.task_for_doctor() is other
 
 
 def test_a_loss_of_gradients_takes_no_states_on_the_way(png):

@@ -14,7 +14,7 @@ from equilibria.run import gallery, run
 from equilibria.run.cli.main import main
 from equilibria.run.gallery.kind import settled_after, settling
 from equilibria.run.models import Model, Prediction
-from equilibria.run.pictures import coloured, image_png, numbers_png, size_to_look_at
+from equilibria.run.pictures import image_png, make_colours, numbers_png, size_to_look_at
 from equilibria.solve import Anderson, Picard, Status
 from equilibria.zoo.vision.data.segmentation import MaskedImages
 from equilibria.zoo.vision.data.segmentation.masks import Kept
@@ -129,7 +129,7 @@ def test_pixels_stay_squares_and_numbers_stay_numbers() -> None:
     shown = np.asarray(Image.open(io.BytesIO(image_png(image, (4, 6)))))
     assert shown.shape == (4, 6)
     assert shown[0].tolist() == [0, 0, 0, 255, 255, 255] and shown[3, 0] == 255
-    content = numbers_png(torch.tensor([[0, 2], [1, 255]]), coloured(3), (4, 4))
+    content = numbers_png(torch.tensor([[0, 2], [1, 255]]), make_colours(3), (4, 4))
     found = Image.open(io.BytesIO(content))
     assert np.asarray(found)[::2, ::2].tolist() == [[0, 2], [1, 3]]
     rgba = np.asarray(found.convert("RGBA"))

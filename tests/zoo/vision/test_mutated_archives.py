@@ -10,7 +10,7 @@ from hypothesis import given
 from mutations import FUZZ, bounded, mutated, put
 
 from equilibria.run.data import DataError
-from equilibria.run.data.storage import reading
+from equilibria.run.data.storage import read_errors
 from equilibria.zoo.io import archive
 from equilibria.zoo.vision.data.shards.index import parse_archive
 from packed import tar
@@ -22,7 +22,7 @@ def test_archives(root: Path, content: bytes) -> None:
     path = put(root / "a.tar", content)
     with bounded(len(content)):
         try:
-            with reading(path, *archive.DAMAGED):
+            with read_errors(path, *archive.DAMAGED):
                 found = dict(archive.members(path, lambda name: True))
         except DataError as error:
             assert str(path) in str(error)

@@ -141,7 +141,7 @@ def test_a_run_says_and_records_what_it_has_chosen(tmp_path, monkeypatch, capsys
     found = Folder(tmp_path / "run").read_recipe()
     assert (found.task.size, found.task.channels, found.task.shift) == (32, 3, 3)
     assert found.epoch_steps == 3 and found.model.shape == (3, 32, 32)
-    assert recipes.decisive(recipes.settled(asked, asked.task.load())) == recipes.decisive(found)
+    assert recipes.decisive(recipes.settle(asked, asked.task.load())) == recipes.decisive(found)
     said = capsys.readouterr().out
     assert f"task.size 32, task.channels 3, task.flip {str(found.task.flip).lower()}" in said
     assert "epoch_steps 3" in said
@@ -151,4 +151,4 @@ def test_a_run_says_and_records_what_it_has_chosen(tmp_path, monkeypatch, capsys
 def test_other_tasks_cannot_tell_the_steps_of_an_epoch(tree):
     recipe = recipes.parse(tree | {"epoch_steps": "auto"})
     with pytest.raises(ValueError, match="does not say how many steps make an epoch"):
-        recipes.settled(recipe, recipe.task.load())
+        recipes.settle(recipe, recipe.task.load())

@@ -236,7 +236,7 @@ def test_auto_is_settled_from_the_images(tmp_path):
     folder = write(tmp_path / "halves", size=(180, 240), count=4)
     config = ImageSegmentation(data=str(folder), size="auto", crop="auto")
     task = config.load()
-    settled = task.settled(config)
+    settled = task.settle(config)
     assert (settled.size, settled.crop) == ((120, 160), (120, 160))
     assert task.shape == (3, 120, 160) and settled.load().shape == task.shape
     with pytest.raises(ValueError, match="size must be a height and a width"):

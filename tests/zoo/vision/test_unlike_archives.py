@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from equilibria.run.data import DataError
-from equilibria.run.data.storage import reading
+from equilibria.run.data.storage import read_errors
 from equilibria.zoo.io import archive
 from equilibria.zoo.vision.data.shards.index import parse_archive
 from packed import MEMBERS, tar
@@ -41,7 +41,7 @@ def end() -> int:
 def read_both(content: bytes, path: Path) -> None:
     """An archive, as a data set's and as a shard."""
     path.write_bytes(content)
-    with reading(path, *archive.DAMAGED):
+    with read_errors(path, *archive.DAMAGED):
         assert dict(archive.members(path, lambda name: True)) == MEMBERS
     found = parse_archive(content, str(path))
     assert [each["cls"] for each in found] == list(MEMBERS.values())

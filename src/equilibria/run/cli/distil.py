@@ -101,7 +101,7 @@ def main(argv: Sequence[str]) -> int:
     model = loaded.model.to(device(arguments.device))
     assert isinstance(model, EquilibriumModel)
     console = Output(quiet=arguments.quiet)
-    how = neural.budgeted(how, model)
+    how = neural.set_budget(how, model)
     began = time.perf_counter()
     with console.status("Collecting inputs ..."):
         inputs = _inputs(arguments, loaded, model, unlabelled)
@@ -134,7 +134,7 @@ def main(argv: Sequence[str]) -> int:
     share = f", {percent(seconds / trained)} of the run's training time" if trained else ""
     console.print(f"It took {seconds:.0f} s{share}.", highlight=False)
     if not outcome.worth:
-        kept = ", and the previous learned solver is kept" if neural.known(folder) else ""
+        kept = ", and the previous learned solver is kept" if neural.exists(folder) else ""
         console.print(f"{outcome} Nothing was written{kept}.", soft_wrap=True, highlight=False)
         return DONE
     teacher = None if how.teacher is None else _named(how.teacher)
@@ -186,7 +186,7 @@ def _unlabelled(arguments: Any, folder: run.Folder) -> Iterator[Tensor] | None:
     if arguments.data is None or not folder.path.is_dir():
         return None
     recipe = folder.read_recipe()
-    return recipe.task.unlabelled(
+    return recipe.task.read_inputs(
         folder.path,
         arguments.data,
         batches=arguments.batches,
@@ -239,7 +239,7 @@ def _begin(arguments: Any, folder: run.Folder, loaded: run.Run) -> Learned | Non
         layer = neural.attach(folder, model).deq
         learned, layer.neural, layer.eval_solver = layer.neural, None, None
         return cast(Learned, learned)
-    if neural.known(folder) and not arguments.overwrite:
+    if neural.exists(folder) and not arguments.overwrite:
         raise UserError(
             f"{folder.path} already has a learned solver: train it further (--tune), or replace it "
             "(--overwrite)"

@@ -11,7 +11,7 @@ from equilibria.run import neural, plugins, registry, run
 from equilibria.run.cli.parser import Parser, UserError
 from equilibria.run.config import as_chosen
 from equilibria.run.models import EquilibriumModel, Model
-from equilibria.run.plugins import SOLVERS, changed
+from equilibria.run.plugins import SOLVERS, change_solver
 from equilibria.run.recipe import Recipe
 from equilibria.solve import Solver
 
@@ -175,5 +175,5 @@ def solve_by(name: str | None, loaded: run.Run) -> dict[str, str]:
     if found == LEARNED:
         neural.attach(run.Folder(loaded.folder), model)
     else:
-        model.deq.eval_solver = changed(model.deq.eval_solver or model.deq.solver, found)
+        model.deq.eval_solver = change_solver(model.deq.eval_solver or model.deq.solver, found)
     return {"solver": found}

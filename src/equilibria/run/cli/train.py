@@ -103,7 +103,7 @@ def main(argv: Sequence[str]) -> int:
     if arguments.extend is not None:
         if arguments.extend < 1:
             raise UserError(f"--extend must be 1 or more epochs; got {arguments.extend}")
-        recipe = recipe.extended(arguments.extend)
+        recipe = recipe.extend_by(arguments.extend)
     console = Output(quiet=arguments.quiet)
 
     def run(recipe: Recipe, folder: Folder, resume: bool) -> None:

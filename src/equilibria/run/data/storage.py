@@ -21,8 +21,6 @@ from typing import Any, TypeVar
 from equilibria import files
 from equilibria.words import printable
 
-__all__ = ["check", "parse", "read", "replace_file", "require", "write_folder"]
-
 
 class DataError(RuntimeError):
     """A data set that is missing, damaged or out of reach; the message says what to do."""
@@ -37,7 +35,7 @@ def check_name(name: str) -> None:
 
 
 @contextmanager
-def reading(what: object, *damaged: type[Exception]) -> Iterator[None]:
+def read_errors(what: object, *damaged: type[Exception]) -> Iterator[None]:
     """Turn an OSError, or what a decoder raises where `what` is `damaged`, into a DataError."""
     try:
         yield
@@ -48,7 +46,7 @@ def reading(what: object, *damaged: type[Exception]) -> Iterator[None]:
 
 
 @contextmanager
-def writing(path: Path, elsewhere: str) -> Iterator[None]:
+def write_errors(path: Path, elsewhere: str) -> Iterator[None]:
     """Turn an OSError into a DataError; the option or variable `elsewhere` names other folders."""
     try:
         yield
@@ -113,7 +111,7 @@ def replace_file(path: Path, content: bytes) -> None:
     Raises:
         DataError: If it cannot be written; what was there before is unchanged.
     """
-    with writing(path, "--out"):
+    with write_errors(path, "--out"):
         files.write(path, lambda file: file.write(content), flush=False)
 
 
@@ -125,7 +123,7 @@ def write_folder(path: Path, content: Mapping[str, bytes]) -> None:
     """
     if path.exists():
         raise DataError(f"{path} exists: remove it, or name another folder with --out")
-    with writing(path, "--out"):
+    with write_errors(path, "--out"):
         files.write_folder(path, content)
 
 

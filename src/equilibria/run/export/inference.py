@@ -15,7 +15,7 @@ from equilibria.run.export.iterated import Iterated, Method
 from equilibria.run.export.program import ExportError
 from equilibria.run.models import Model
 from equilibria.run.tasks import Task
-from equilibria.run.tasks.base import SampleTask, known
+from equilibria.run.tasks.base import SampleTask, check_split
 from equilibria.run.tasks.feed import Indexed, PreparedSamples, Statistics
 
 # --- inputs ---------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def _samples(task: Task, split: str) -> Indexed:
             "classification can be exported"
         )
     try:
-        return task.samples[known(task, split)]
+        return task.samples[check_split(task, split)]
     except ValueError as error:
         raise ExportError(str(error)) from None
 

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from equilibria.nn.using import in_eval_mode
 from equilibria.run.models import EquilibriumModel, Model
-from equilibria.run.pictures import coloured, numbers_png
+from equilibria.run.pictures import make_colours, numbers_png
 from equilibria.run.tasks.normalisation import Statistics
 from equilibria.solve import Status
 
@@ -143,7 +143,7 @@ class Hanging:
             return None
         low = min(int(after.min()) for _, after, _ in self.maps)
         high = max(int(after.max()) for _, after, _ in self.maps)
-        colours = coloured(high - low + 1)
+        colours = make_colours(high - low + 1)
         # A palette has 256 colours: of more numbers, neighbours share one.
         step = -(-len(colours) // 255)
         for names, after, size in self.maps:

@@ -15,8 +15,6 @@ from equilibria.nn import DEQ
 from equilibria.nn.frozen import Frozen
 from equilibria.solve import Shared, Solution
 
-__all__ = ["frozen_layer"]
-
 
 class ModelError(RuntimeError):
     """A model can no longer be evaluated, for what its weights have become: the end of a training,
@@ -266,7 +264,7 @@ class EquilibriumModel(Model):
 # One cell applied again and again, as an ordinary network does it.
 
 
-def frozen_layer(
+def freeze_layer(
     cell: nn.Module, operands: tuple[Any, ...], checkpointed: bool
 ) -> Callable[[Any], Any]:
     """Return z -> f(z) with one set of weights and dropout masks, in backward too.

@@ -11,8 +11,6 @@ from torch import Tensor
 from equilibria.run.models.base import EquilibriumModel, Prediction
 from equilibria.solve import Solution, Status
 
-__all__ = ["Cache", "reuse"]
-
 
 class Cache:
     """The state that each sample had reached when it was last seen.
@@ -59,7 +57,9 @@ class Cache:
         """Is there a state of every sample, or of every one in `index` (batch,)?"""
         if self._complete or index is None:
             return self._complete
-        return bool(self._known.index_select(0, self._checked(index).to(self._known.device)).all())
+        return bool(
+            self._known.index_select(0, self._check_index(index).to(self._known.device)).all()
+        )
 
     def read(self, index: Tensor | None = None, *, dtype: torch.dtype | None = None) -> Tensor:
         """Return states (batch, ...), of samples that are not known zeros.
@@ -76,7 +76,7 @@ class Cache:
             raise KeyError("the cache is empty: write states first")
         states = self._states
         if index is not None:
-            states = states.index_select(0, self._checked(index).to(states.device))
+            states = states.index_select(0, self._check_index(index).to(states.device))
         return states if dtype is None else states.to(dtype)
 
     def write(self, states: Tensor, index: Tensor | None = None) -> None:
@@ -94,7 +94,7 @@ class Cache:
                 f"a cache keeps states that are a tensor (batch, ...), got {type(states).__name__}"
             )
         states = states.detach()
-        rows = self.samples if index is None else len(self._checked(index))
+        rows = self.samples if index is None else len(self._check_index(index))
         if states.ndim == 0 or states.shape[0] != rows:
             raise ValueError(
                 f"states of the shape {tuple(states.shape)} do not fit {rows} samples: the first "
@@ -132,7 +132,7 @@ class Cache:
             self._known.fill_(False)
             self._states, self._own = None, False
         else:
-            place = self._checked(index)
+            place = self._check_index(index)
             if self._states is not None:
                 states = self._states if self._own else self._states.clone()
                 self._states, self._own = states.index_fill_(0, place.to(states.device), 0.0), True
@@ -171,7 +171,7 @@ class Cache:
         self._own = True
         self._complete = bool(known.all())
 
-    def _checked(self, index: Any) -> Tensor:
+    def _check_index(self, index: Any) -> Tensor:
         if not isinstance(index, Tensor) or index.dtype != torch.int64:
             given = index.dtype if isinstance(index, Tensor) else type(index).__name__
             raise TypeError(f"index must be an int64 tensor of sample numbers, got {given}")

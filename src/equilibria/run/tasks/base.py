@@ -65,7 +65,7 @@ class Task(abc.ABC):
             ValueError: a model of this config cannot take the data.
         """
 
-    def settled(self, config: TaskConfig) -> TaskConfig:
+    def settle(self, config: TaskConfig) -> TaskConfig:
         """Return the task's own config with what it leaves to the data filled in."""
         return config
 
@@ -197,7 +197,7 @@ class Task(abc.ABC):
         """The metric that a model is compared by."""
         return self.metrics[0] if self.metrics else self.loss_metric
 
-    def asked(self, targets: Any) -> Tensor | None:
+    def select_rows(self, targets: Any) -> Tensor | None:
         """Return (batch,) bool, the rows in which something is asked; None where that is all."""
         return None
 
@@ -211,7 +211,7 @@ class Task(abc.ABC):
         `count`: fewer, where the task expects data with fewer than that."""
         return count
 
-    def examined(self) -> Task:
+    def task_for_doctor(self) -> Task:
         """Return the task by whose loss an equilibrium layer is examined, which the loss reaches
         through the model's output: this one, mostly."""
         return self
@@ -245,13 +245,13 @@ class SampleTask(Task):
         return Shuffled(self.samples["train"], batch_size, seed)
 
     def batches(self, split: str, batch_size: int, part: Part = WHOLE) -> Iterator[Batch]:
-        samples = self.samples[known(self, split)]
+        samples = self.samples[check_split(self, split)]
         mine = part.of(len(samples))
         for start in range(mine.start, mine.stop, batch_size):
             yield Batch.of(samples, slice(start, min(start + batch_size, mine.stop)))
 
     def sample(self, split: str, count: int) -> Batch:
-        samples = self.samples[known(self, split)]
+        samples = self.samples[check_split(self, split)]
         return Batch.of(samples, slice(0, min(count, len(samples))))
 
     def units(self, targets: Any) -> int:
@@ -359,7 +359,7 @@ class TaskConfig(abc.ABC):
             ValueError: there is no such file, nor a data set of that name.
         """
 
-    def unlabelled(
+    def read_inputs(
         self, run: Path, data: str, *, batches: int, size: int, seed: int
     ) -> Iterator[Tensor] | None:
         """Return batches of a model's inputs from data without labels, seen as a run saw its own.
@@ -391,7 +391,7 @@ def right(answers: Tensor) -> dict[str, Tensor]:
     return {"correct": answers.sum(), "answers": torch.tensor(answers.numel())}
 
 
-def known(task: Task, split: str) -> str:
+def check_split(task: Task, split: str) -> str:
     """Return `split` if `task` has it.
 
     Raises:

@@ -55,10 +55,10 @@ class Statistics:
         mean = total / count
         deviation = (squares / count - mean.square()).clamp(min=0).sqrt()
         assert first is not None  # there is a block
-        return cls.checked(tuple((mean + first.flatten()).tolist()), tuple(deviation.tolist()))
+        return cls.check(tuple((mean + first.flatten()).tolist()), tuple(deviation.tolist()))
 
     @classmethod
-    def checked(cls, mean: tuple[float, ...], deviation: tuple[float, ...]) -> Statistics:
+    def check(cls, mean: tuple[float, ...], deviation: tuple[float, ...]) -> Statistics:
         """Return statistics that images can be normalised by.
 
         Raises:

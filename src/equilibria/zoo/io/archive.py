@@ -16,7 +16,7 @@ from typing import IO, Any, BinaryIO, Self, cast
 
 from typing_extensions import override
 
-from equilibria.run.data.storage import DataError, open_file, reading
+from equilibria.run.data.storage import DataError, open_file, read_errors
 
 LARGEST = 1 << 30
 """Bytes to which a file may unpack, where its content is not known: the archives of CIFAR, the
@@ -54,7 +54,7 @@ def members(
         DataError: If the archive cannot be read, is damaged, or unpacks to too many bytes.
     """
     for name, file in open_members(path, wanted, largest):
-        with reading(path, *DAMAGED):
+        with read_errors(path, *DAMAGED):
             content = file.read()
         yield name, content
 
@@ -66,7 +66,7 @@ def open_members(
 
     If reading one raises one of `DAMAGED`, it is for the caller to say what is damaged.
     """
-    with reading(path, *DAMAGED), open_file(path) as stored, _unpack(stored) as unpacked:
+    with read_errors(path, *DAMAGED), open_file(path) as stored, _unpack(stored) as unpacked:
         for entry, file in entries(Limited(unpacked, path, largest)):
             if wanted(name := entry.name.removeprefix("./")):
                 yield name, file
@@ -177,7 +177,7 @@ def contents(paths: Sequence[Path], folder: str, names: Sequence[str]) -> dict[s
         DataError: If a file cannot be read, or the archive is damaged or lacks one.
     """
     if paths[0].name == names[0]:
-        with reading(paths[0].parent):
+        with read_errors(paths[0].parent):
             return {name: path.read_bytes() for name, path in zip(names, paths, strict=True)}
     wanted = {f"{folder}/{name}": name for name in names}
     found = {wanted[name]: content for name, content in members(paths[0], wanted.__contains__)}

@@ -11,7 +11,7 @@ from typing import IO
 
 import numpy as np
 
-from equilibria.run.data.storage import DataError, open_file, reading
+from equilibria.run.data.storage import DataError, open_file, read_errors
 from equilibria.zoo.io.archive import DAMAGED_ZIP, open_zip
 
 LARGEST = 4 << 30
@@ -28,7 +28,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
     """
     kind = path.suffix.lower()
     try:
-        with reading(path), open_file(path) as file:
+        with read_errors(path), open_file(path) as file:
             if kind == ".npy":
                 return {"": _array(file, path.stat().st_size, str(path))}
             with open_zip(file, path) as archive:

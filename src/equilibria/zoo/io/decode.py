@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from equilibria.run.data.storage import DataError, open_file, reading
+from equilibria.run.data.storage import DataError, open_file, read_errors
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -110,7 +110,7 @@ def open_image(path: Path) -> io.BufferedReader:
         DataError: If there is none, it cannot be read, is not a regular file, or is larger than
             `BYTES`.
     """
-    with reading(path):
+    with read_errors(path):
         file = open_file(path)
         if (size := path.stat().st_size) > BYTES:
             file.close()
@@ -123,7 +123,7 @@ def open_image(path: Path) -> io.BufferedReader:
 
 def read_image(path: Path) -> bytes:
     """The content of the file of an image; see `open_image`."""
-    with open_image(path) as file, reading(path):
+    with open_image(path) as file, read_errors(path):
         return file.read()
 
 

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from equilibria.run.data.storage import DataError, open_file, reading
+from equilibria.run.data.storage import DataError, open_file, read_errors
 from equilibria.zoo.io.arrays import check_size
 
 # --- encodings ------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def read_lines(path: Path) -> Iterator[str]:
     Raises:
         DataError: If it cannot be read, is too large, or is no text in these encodings.
     """
-    with reading(path), open_file(path) as file:
+    with read_errors(path), open_file(path) as file:
         check_size(path.stat().st_size, f"{path} has")
         sample = file.read(_SAMPLE)
         file.seek(0)

@@ -18,7 +18,13 @@ from typing import Any
 
 from filelock import FileLock
 
-from equilibria.run.data.storage import DataError, open_file, reading, track, writing
+from equilibria.run.data.storage import (
+    DataError,
+    open_file,
+    read_errors,
+    track,
+    write_errors,
+)
 from equilibria.zoo.io import archive
 from equilibria.zoo.io.archive import LARGEST
 
@@ -38,7 +44,7 @@ def digest(
     """
     total = hashlib.new(algorithm, usedforsecurity=False)
     with (
-        reading(path, gzip.BadGzipFile, EOFError, zlib.error),
+        read_errors(path, gzip.BadGzipFile, EOFError, zlib.error),
         open_file(path) as stored,
         gzip.open(stored) if unpacked else stored as file,
     ):
@@ -54,7 +60,7 @@ def fingerprint(root: Path, names: Iterable[str]) -> str:
     Raises:
         DataError: If a file is not there.
     """
-    with reading(root):
+    with read_errors(root):
         stats = [(name, (root / name).stat()) for name in names]
     listed = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
     return f"sha256:{hashlib.sha256(repr(listed).encode()).hexdigest()}"
@@ -132,7 +138,7 @@ def fetch(
         if checksum is not None:
             check_checksum(path, checksum)
         return path
-    with writing(path, "--data-dir or XDG_CACHE_HOME"):
+    with write_errors(path, "--data-dir or XDG_CACHE_HOME"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_name(f".{path.name}.lock")):
             if not path.exists():  # else another process was faster

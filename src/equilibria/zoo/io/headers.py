@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from equilibria.run.data.storage import DataError, reading, track
+from equilibria.run.data.storage import DataError, read_errors, track
 from equilibria.zoo.io import decode
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def size_of(root: Path, names: Sequence[str], headers: Sequence[Header]) -> tupl
 
 def _header(path: Path, whole: bool) -> tuple[Header, str]:
     """The header of a file, and what its checksum is made of."""
-    with decode.open_image(path) as file, reading(path):
+    with decode.open_image(path) as file, read_errors(path):
         image = decode.identify_image(file, path)
         decode.refuse_pages(image, path)
         read = read_header(image)

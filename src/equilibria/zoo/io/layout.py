@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from equilibria.run.data.storage import DataError, check_name, reading
+from equilibria.run.data.storage import DataError, check_name, read_errors
 
 TRAIN, TEST = "train", "test"
 VALID = ("val", "valid", "validation")
@@ -168,13 +168,13 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    with reading(entry.path):  # a link may lead in a circle
+    with read_errors(entry.path):  # a link may lead in a circle
         return entry.is_dir()
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     """What a folder holds, sorted by name, without hidden files."""
-    with reading(folder), os.scandir(folder) as found:
+    with read_errors(folder), os.scandir(folder) as found:
         entries = [e for e in found if not (e.name.startswith(".") or e.name.lower() in STRAY)]
     for entry in entries:
         check_name(entry.name)

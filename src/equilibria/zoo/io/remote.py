@@ -15,7 +15,7 @@ from urllib.parse import quote
 from torch import Tensor
 
 from equilibria import files
-from equilibria.run.data.storage import DataError, writing
+from equilibria.run.data.storage import DataError, write_errors
 from equilibria.zoo.io.archive import LARGEST
 from equilibria.zoo.io.download import check_checksum, digest, fetch, mismatch
 
@@ -145,7 +145,7 @@ class Remote:
         fetch(urls, path, checksum=checksum)
         if checksum is None:
             record = _record(path)
-            with writing(record, "--data-dir or XDG_CACHE_HOME"):
+            with write_errors(record, "--data-dir or XDG_CACHE_HOME"):
                 files.write_text(record, digest(path))
         return path
 
@@ -315,7 +315,7 @@ def tensors(name: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tenso
     path = cache() / f"{name}.safetensors"
     if (found := _read_cache(path)) is not None:
         return found
-    with writing(path, "XDG_CACHE_HOME"):
+    with write_errors(path, "XDG_CACHE_HOME"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_suffix(".lock")):
             if (found := _read_cache(path)) is None:  # else another process was faster

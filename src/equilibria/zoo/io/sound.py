@@ -15,7 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from equilibria.run.data.storage import DataError, open_file, reading, replace_file, require
+from equilibria.run.data.storage import (
+    DataError,
+    open_file,
+    read_errors,
+    replace_file,
+    require,
+)
 from equilibria.words import plural
 
 LARGEST = 1 << 26
@@ -97,7 +103,7 @@ def read_channels(path: str | os.PathLike[str]) -> tuple[Tensor, int, int]:
 
 
 def _content(path: Path) -> bytes:
-    with reading(path), open_file(path) as file:
+    with read_errors(path), open_file(path) as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
         raise DataError(f"{path} has more than {LARGEST:,} bytes: cut it into shorter recordings")

@@ -18,7 +18,7 @@ import numpy as np
 
 from equilibria import files
 from equilibria.run.data import storage
-from equilibria.run.data.storage import DataError, reading
+from equilibria.run.data.storage import DataError, read_errors
 
 UNKNOWN = "<unk>"
 END = "<eos>"
@@ -143,7 +143,7 @@ class Vocabulary:
             DataError: If the file is missing or is not a vocabulary.
         """
         try:
-            with reading(path):
+            with read_errors(path):
                 content = storage.read(Path(path), _Stored)
             return cls(tuple(content["tokens"]), tuple(content["counts"]), content["unit"])
         except ValueError as error:

@@ -309,9 +309,9 @@ def _many(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Out
         _say(console, describe_row(row, name))
 
     with (
-        stops.caught() as signals,
+        stops.catch() as signals,
         journal(out, about, overwrite=arguments.overwrite, layout=FOLDER) as rows,
-        signals.deferred(),
+        signals.defer(),
     ):
         if begun := len(rows.done):
             console.print(f"{begun:,} pairs already have a row")

@@ -18,7 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equilibria.run.data.storage import DataError, open_file, reading, replace_file, require
+from equilibria.run.data.storage import (
+    DataError,
+    open_file,
+    read_errors,
+    replace_file,
+    require,
+)
 
 # --- content --------------------------------------------------------------------------------------
 
@@ -64,7 +70,7 @@ def read_bytes(path: Path, most: int) -> bytes:
     """
     packed = path.suffix.lower() == ".xz"
     with (
-        reading(path, lzma.LZMAError, EOFError),
+        read_errors(path, lzma.LZMAError, EOFError),
         open_file(path) as stored,
         lzma.open(stored) if packed else stored as opened,
     ):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equilibria.run.data.storage import DataError, reading
+from equilibria.run.data.storage import DataError, read_errors
 from equilibria.words import others
 from equilibria.zoo.flow.data.formats import read_flow
 from equilibria.zoo.io import decode
@@ -151,7 +151,7 @@ class PairFiles:
             DataError: If that is missing, or no image of 8-bit RGB.
         """
         path = self.root / self.files[place].first
-        with decode.open_image(path) as file, reading(path):
+        with decode.open_image(path) as file, read_errors(path):
             image = decode.identify_image(file, path)
             return image.height, image.width
 
@@ -224,7 +224,7 @@ def list_files(folder: Path, ending: str = "") -> list[str]:
     Raises:
         DataError: If it is missing.
     """
-    with reading(folder):
+    with read_errors(folder):
         return sorted(
             entry.name
             for entry in os.scandir(folder)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from equilibria.run.data import registry
-from equilibria.run.data.storage import DataError, reading
+from equilibria.run.data.storage import DataError, read_errors
 from equilibria.run.registry import find as registered
 from equilibria.run.registry import resolve
 from equilibria.zoo.flow.data.pairs import FlowSet, PairFiles
@@ -118,7 +118,7 @@ def find(
 
 
 def _read_folder(path: Path) -> Photographs:
-    with reading(path):
+    with read_errors(path):
         names = sorted(e.name for e in os.scandir(path) if e.is_file() and e.name[0] != ".")
     names = [str(path / name) for name in names if name.lower() not in STRAY]
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from equilibria.run.data.storage import DataError, reading
+from equilibria.run.data.storage import DataError, read_errors
 from equilibria.zoo.flow.data.pairs import FlowSet, Names, find_pairs, list_files
 from equilibria.zoo.io.remote import Entry, Files, Remote
 
@@ -96,7 +96,7 @@ def _read_marks(folder: Path) -> list[str]:
             f"those to validate on ('2'). Get the 'train-validation split' from {_PAGE}/"
             f"FlyingChairs.en.html, and save it as {folder / SPLITS[0]} or {SPLITS[1]}"
         )
-    with reading(path):
+    with read_errors(path):
         marks = path.read_bytes().split()
     if not marks or set(marks) - {b"1", b"2"}:
         odd = next((mark for mark in marks if mark not in (b"1", b"2")), b"")
@@ -148,7 +148,7 @@ def read_things(files: Files, *, render: str | None = None) -> FlowSet:
     splits: dict[str, list[Names]] = {"TRAIN": [], "TEST": []}
     for split, pairs in splits.items():
         folder = root / "optical_flow" / split
-        with reading(folder):
+        with read_errors(folder):
             found = sorted(path for path in folder.glob("*/*") if path.is_dir())
         scenes = [f"{split}/{path.parent.name}/{path.name}" for path in found]
         for name in passes:
@@ -245,7 +245,7 @@ def read_sintel(files: Files, *, render: str | None = None) -> FlowSet:
 def _pair_film(root: Path, name: Pass) -> list[Names]:
     """The pairs of a pass, scene by scene."""
     flows = root / "training" / "flow"
-    with reading(flows):
+    with read_errors(flows):
         scenes = sorted(path.name for path in flows.iterdir() if path.is_dir())
     found: list[Names] = []
     for scene in scenes:
@@ -265,7 +265,7 @@ def _pair_film(root: Path, name: Pass) -> list[Names]:
 
 def _read_sample(listed: Path) -> list[tuple[Names, str]]:
     """The pairs that a list in JSON names, and the pass of each, which is clean or says final."""
-    with reading(listed, ValueError):
+    with read_errors(listed, ValueError):
         rows = json.loads(listed.read_text("utf-8"))
     found: list[tuple[Names, str]] = []
     for row in rows if isinstance(rows, list) else [rows]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from equilibria.nn import using
 from equilibria.run import run
 from equilibria.run.models import Model
-from equilibria.run.plugins import changed
+from equilibria.run.plugins import change_solver
 from equilibria.run.weights import checksum
 from equilibria.solve import Anderson, JacobianFree, Phantom, Solver, Status
 from equilibria.zoo.flow.model.cell import UpdateCell
@@ -250,7 +250,7 @@ def load(path: Path, wanted: Wanted, accelerator: Accelerator) -> FlowNetwork:
             )
         steps = wanted.max_evals or steps
     else:
-        solver = changed(solver, wanted.solver, wanted.rtol, wanted.max_evals)
+        solver = change_solver(solver, wanted.solver, wanted.rtol, wanted.max_evals)
     model = cast(DEQFlow, model).to(accelerator.device).eval()
     how = {"solver": None if solver is None else repr(solver), "refinements": steps}
     about |= {**how, "correlation": model.config.correlation}

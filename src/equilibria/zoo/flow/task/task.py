@@ -19,7 +19,7 @@ from equilibria.metric import Sums
 from equilibria.run.data import available, load
 from equilibria.run.data.storage import DataError
 from equilibria.run.models import Model, ModelConfig
-from equilibria.run.tasks.base import Task, TaskConfig, known
+from equilibria.run.tasks.base import Task, TaskConfig, check_split
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
 from equilibria.zoo.flow.data import FlowSet, Pair, Pairs
 from equilibria.zoo.flow.data.pairs import Size, stack_pairs
@@ -377,7 +377,7 @@ class FlowTask(Task):
 
     @override
     def batches(self, split: str, batch_size: int, part: Part = WHOLE) -> Iterator[Batch]:
-        pairs = self.pairs[known(self, split)]
+        pairs = self.pairs[check_split(self, split)]
         mine, places = part.of(len(pairs)), list[int]()
         for place in range(mine.start, mine.stop):
             # Only images of one size can share a batch.
@@ -391,11 +391,11 @@ class FlowTask(Task):
     def batch(self, split: str, places: Sequence[int]) -> Batch:
         """Return whole pairs of a split with their flow; all must have one size."""
         index = torch.tensor(places)
-        return batch_of(check_flow(self.pairs[known(self, split)].batch(index), index))
+        return batch_of(check_flow(self.pairs[check_split(self, split)].batch(index), index))
 
     @override
     def sample(self, split: str, count: int) -> Batch:
-        pairs = self.pairs[known(self, split)]
+        pairs = self.pairs[check_split(self, split)]
         few = range(min(count, len(pairs)))
         return self.batch(split, [k for k in few if pairs.size(k) == pairs.size(0)])
 

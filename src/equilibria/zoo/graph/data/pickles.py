@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from equilibria.run.data.storage import DataError, open_file, reading
+from equilibria.run.data.storage import DataError, open_file, read_errors
 
 LARGEST = 1 << 28
 """Bytes that a file may have: the largest of Planetoid has 40 MB."""
@@ -102,7 +102,7 @@ def read(path: Path) -> Any:
     Raises:
         DataError: If the file is damaged, too large, or holds anything else.
     """
-    with reading(path), open_file(path) as file:
+    with read_errors(path), open_file(path) as file:
         content = file.read(LARGEST + 1)
     try:
         if len(content) > LARGEST:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from equilibria.run.data.storage import DataError, open_file, reading
+from equilibria.run.data.storage import DataError, open_file, read_errors
 from equilibria.zoo.graph.data import pickles
 from equilibria.zoo.graph.data.graph import NONE, SPLITS, Graph, add_reverse, make_masks
 from equilibria.zoo.graph.data.sets import NodeSet
@@ -138,7 +138,7 @@ def _read_pickles(paths: tuple[Path, ...]) -> _Found:
 
 
 def _numbers(path: Path) -> np.ndarray:
-    with reading(path, ValueError), open_file(path) as file:
+    with read_errors(path, ValueError), open_file(path) as file:
         return np.array(file.read(1 << 20).split(), np.int64)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equilibria.run.data.storage import DataError, open_file, reading
+from equilibria.run.data.storage import DataError, open_file, read_errors
 from equilibria.zoo.graph.data.graph import SPLITS, Graph
 from equilibria.zoo.io.archive import DAMAGED_ZIP, open_zip
 from equilibria.zoo.io.remote import Files
@@ -150,11 +150,11 @@ def read_content(
         path = place / name
         if not path.exists():
             return None
-        with reading(path), open_file(path) as file:
+        with read_errors(path), open_file(path) as file:
             content = file.read(largest + 1)
     else:
         with (
-            reading(place, *DAMAGED_ZIP),
+            read_errors(place, *DAMAGED_ZIP),
             open_file(place) as stored,
             open_zip(stored, place) as archive,
         ):

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from equilibria import files
 from equilibria.run.data import storage
-from equilibria.run.data.storage import DataError, reading
+from equilibria.run.data.storage import DataError, read_errors
 from equilibria.run.models import ClassifierConfig, ModelConfig
 from equilibria.run.tasks.base import SampleTask
 from equilibria.words import listed, plural
@@ -51,7 +51,7 @@ class Known:
         """
         path = run / GRAPHS
         try:
-            with reading(path):
+            with read_errors(path):
                 content = storage.read(path, cls)
             known = {each.name: content[each.name] for each in fields(cls) if each.name in content}
             return cls(**{**known, "labels": tuple(known["labels"])})

@@ -178,7 +178,7 @@ class NodeTask(OnGraphs):
         self.metrics = (MICRO_F1,) if found.multilabel else (ACCURACY,)
 
     @override
-    def settled(self, config: TaskConfig) -> TaskConfig:
+    def settle(self, config: TaskConfig) -> TaskConfig:
         """Return the config with whether features are normalised, as other data will be."""
         own = isinstance(config, NodeClassification)
         return replace(config, normalise=self.normalise) if own else config

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from equilibria.checks import check_fields
 from equilibria.run.data import load
-from equilibria.run.tasks.base import LabelledTask, TaskConfig, known
+from equilibria.run.tasks.base import LabelledTask, TaskConfig, check_split
 from equilibria.zoo.graph.data import GraphSet
 from equilibria.zoo.graph.data.graph import Joined
 from equilibria.zoo.graph.task.graphs import Known, OnGraphs
@@ -114,7 +114,7 @@ class GraphTask(OnGraphs, LabelledTask):
     @override
     def reference(self, split: str) -> dict[str, float]:
         """Return the accuracy of always predicting the most frequent class in training."""
-        learned, asked = (self.samples[name][:][1] for name in ("train", known(self, split)))
+        learned, asked = (self.samples[name][:][1] for name in ("train", check_split(self, split)))
         return {"accuracy": float((asked == learned.bincount().argmax()).double().mean())}
 
 

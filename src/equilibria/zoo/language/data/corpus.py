@@ -18,7 +18,12 @@ from filelock import FileLock
 from torch import Tensor
 
 from equilibria import files
-from equilibria.run.data.storage import DataError, open_file, reading, writing
+from equilibria.run.data.storage import (
+    DataError,
+    open_file,
+    read_errors,
+    write_errors,
+)
 from equilibria.words import plural
 from equilibria.zoo.io import download, remote
 from equilibria.zoo.io.archive import DAMAGED_ZIP, find_member, open_zip
@@ -157,7 +162,7 @@ class Piece:
         Raises:
             DataError: If the file cannot be read or the archive is damaged.
         """
-        with reading(self, *DAMAGED_ZIP, KeyError):
+        with read_errors(self, *DAMAGED_ZIP, KeyError):
             if self.member is None:
                 with open_file(self.path) as file:
                     file.seek(self.start)
@@ -239,7 +244,7 @@ def convert(path: Path, encoding: str, into: Path) -> None:
         DataError: If the text cannot be read, or is in another encoding.
     """
     with (
-        reading(path),
+        read_errors(path),
         open_file(path) as file,
         into.open("w", encoding="utf-8", newline="") as out,
     ):
@@ -352,7 +357,7 @@ def load(source: Source, options: Options, vocabulary: Vocabulary | None = None)
     content = json.dumps([_FORMAT, source.key, asdict(options), *given])
     key = hashlib.sha256(content.encode()).hexdigest()[:16]
     folder = remote.cache() / "text" / f"{_as_name(source.name)}-{options.unit}-{key}"
-    with writing(folder, "XDG_CACHE_HOME"):
+    with write_errors(folder, "XDG_CACHE_HOME"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_name(f".{folder.name}.lock")):
             found = _read(folder, source)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from equilibria.run.data.storage import DataError, reading
+from equilibria.run.data.storage import DataError, read_errors
 from equilibria.zoo.io import download
 from equilibria.zoo.io.delimited import read_mark
 from equilibria.zoo.io.vocabulary import Unit
@@ -176,7 +176,7 @@ def source(
 
 
 def _check_file(path: Path, plain: bool) -> None:
-    with reading(path):
+    with read_errors(path):
         if not path.exists():
             raise DataError(f"{path} does not exist: give the path of a text file")
         if path.is_dir():

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from equilibria.checks import check_fields
 from equilibria.nn import DEQ
-from equilibria.run.models.base import EquilibriumModel, ExplicitConfig, Prediction, frozen_layer
+from equilibria.run.models.base import EquilibriumModel, ExplicitConfig, Prediction, freeze_layer
 from equilibria.solve import Solution
 from equilibria.zoo.language.model.base import SequenceModel, require_batch
 from equilibria.zoo.language.model.cell import CellConfig, InjectedModel, SequenceCell, detach_tree
@@ -152,7 +152,7 @@ class TiedStack(InjectedModel):
         u, memory, history = self.inject_tokens(x, carry)
         operands = self.cell.inject(u, memory)
         z = self.cell.start(*operands)
-        layer = frozen_layer(self.cell, operands, self.checkpointed)
+        layer = freeze_layer(self.cell, operands, self.checkpointed)
         for _ in range(self.layers):
             z = layer(z)
         memory = self.cell.remember(z, u, memory)
@@ -202,7 +202,7 @@ class UntiedStack(SequenceModel):
             if i == 0 and u is not None:
                 z = cell.start(*operands)
             kept.append(cell.keep(cell.remember(z, u, memories[i])))
-            z = frozen_layer(cell, operands, self.checkpointed)(z)
+            z = freeze_layer(cell, operands, self.checkpointed)(z)
         carry = {} if None in kept else {"memories": kept}
         if history is not None and history.shape[1]:
             carry["history"] = history

@@ -14,7 +14,7 @@ from typing_extensions import override
 from equilibria.checks import check_fields
 from equilibria.metric import Metric, Sums, mean
 from equilibria.run.models import Model, ModelConfig
-from equilibria.run.tasks.base import Task, TaskConfig, known
+from equilibria.run.tasks.base import Task, TaskConfig, check_split
 from equilibria.run.tasks.feed import WHOLE, Batch, Part, Streams, segment
 from equilibria.words import nearest
 from equilibria.zoo.io.sequences import Predicts, with_vocabulary
@@ -201,7 +201,7 @@ class LanguageTask(Task):
 
     @override
     def batches(self, split: str, batch_size: int, part: Part = WHOLE) -> Iterator[Batch]:
-        tokens = self.corpus.splits[known(self, split)]
+        tokens = self.corpus.splits[check_split(self, split)]
         asked = len(tokens) - 1
         if asked < 1:
             raise ValueError(
@@ -221,7 +221,7 @@ class LanguageTask(Task):
 
     @override
     def sample(self, split: str, count: int) -> Batch:
-        tokens = self.corpus.splits[known(self, split)]
+        tokens = self.corpus.splits[check_split(self, split)]
         length = min(self.config.length, len(tokens) - 1)
         rows = min(count, (len(tokens) - 1) // length)
         spread = (len(tokens) - 1) // rows  # from all over the text
@@ -236,7 +236,7 @@ class LanguageTask(Task):
         return int((targets >= 0).sum())
 
     @override
-    def asked(self, targets: Tensor) -> Tensor | None:
+    def select_rows(self, targets: Tensor) -> Tensor | None:
         rows = (targets >= 0).any(1)
         return None if bool(rows.all()) else rows
 

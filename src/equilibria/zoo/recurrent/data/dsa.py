@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equilibria.run.data.storage import DataError, open_file, reading, track
+from equilibria.run.data.storage import DataError, open_file, read_errors, track
 from equilibria.zoo.io import download, remote
 from equilibria.zoo.io.archive import DAMAGED_ZIP, open_zip
 from equilibria.zoo.io.remote import Entry, Files, Remote
@@ -103,7 +103,7 @@ def _names() -> list[str]:
 def _read_archive(path: Path) -> dict[str, Tensor]:
     """All segments of the archive."""
     with (
-        reading(path, *DAMAGED_ZIP),
+        read_errors(path, *DAMAGED_ZIP),
         open_file(path) as file,
         open_zip(file, path) as packed,
     ):
@@ -117,7 +117,7 @@ def _read_archive(path: Path) -> dict[str, Tensor]:
             if name not in inside:
                 raise DataError(f"{path} does not contain {name}: it is a different file")
             with (
-                reading(path, *DAMAGED_ZIP),
+                read_errors(path, *DAMAGED_ZIP),
                 packed.open(inside[name]) as text,
             ):
                 return text.read(_LARGEST)
@@ -129,7 +129,7 @@ def _read_folder(root: Path) -> dict[str, Tensor]:
     """All segments of the unpacked archive."""
 
     def content(name: str) -> bytes:
-        with reading(root / name), open_file(root / name) as text:
+        with read_errors(root / name), open_file(root / name) as text:
             return text.read(_LARGEST)
 
     return _parse(content)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equilibria.run.data.storage import DataError, open_file, reading
+from equilibria.run.data.storage import DataError, open_file, read_errors
 from equilibria.zoo.io import download, remote
 from equilibria.zoo.io.archive import DAMAGED_ZIP, open_zip
 from equilibria.zoo.io.remote import Entry, Files, Remote
@@ -95,7 +95,7 @@ def _parse(paths: tuple[Path, ...]) -> dict[str, Tensor]:
     found: dict[str, np.ndarray] = {}
     if (path := paths[0]).suffix == ".zip":
         with (
-            reading(path, *DAMAGED_ZIP, KeyError),
+            read_errors(path, *DAMAGED_ZIP, KeyError),
             open_file(path) as stored,
             open_zip(stored, path) as archive,
         ):
@@ -104,7 +104,7 @@ def _parse(paths: tuple[Path, ...]) -> dict[str, Tensor]:
                     found[name] = _numbers(file.read(_LARGEST + 1), f"{name} in {path}")
     else:
         for name, path in zip(names, paths, strict=True):
-            with reading(path), open_file(path) as file:
+            with read_errors(path), open_file(path) as file:
                 found[name] = _numbers(file.read(_LARGEST + 1), path)
     tensors = {}
     for split, count in COUNTS.items():
@@ -149,7 +149,7 @@ def _window(path: Path) -> dict[str, Tensor]:
     the same, and a little more: the stretches of standing, sitting and lying are longer here.
     """
     with (
-        reading(path, zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError),
+        read_errors(path, zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError),
         open_file(path) as file,
         np.load(file, allow_pickle=False) as raw,
     ):

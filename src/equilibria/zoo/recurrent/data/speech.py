@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from equilibria.run.data.storage import DataError, reading, track
+from equilibria.run.data.storage import DataError, read_errors, track
 from equilibria.zoo.io import archive, download, remote, sound
 from equilibria.zoo.io.remote import Entry, Files, Remote
 from equilibria.zoo.io.sequences import Sequences, SequenceSet
@@ -226,7 +226,7 @@ def _wanted(name: str) -> bool:
 
 
 def _names(root: Path) -> list[str]:
-    with reading(root):
+    with read_errors(root):
         below = [*root.glob("*.txt"), *root.glob("*/*.wav")]
     names = (path.relative_to(root).as_posix() for path in below)
     return sorted(filter(_wanted, names))
@@ -235,7 +235,7 @@ def _names(root: Path) -> list[str]:
 def _folder(root: Path) -> Iterator[tuple[str, bytes]]:
     """The files of the unpacked archive."""
     for name in _names(root):
-        with reading(root / name):
+        with read_errors(root / name):
             yield name, (root / name).read_bytes()
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equilibria.run.data.storage import DataError, open_file, reading, track
+from equilibria.run.data.storage import DataError, open_file, read_errors, track
 from equilibria.zoo.io import archive, download, remote
 from equilibria.zoo.io.remote import Entry, Files, Remote
 from equilibria.zoo.io.sequences import Sequences, SequenceSet
@@ -141,7 +141,7 @@ def _encode(reviews: Callable[[str], Iterator[Review]], path: Path) -> dict[str,
 
 def _lines(path: Path) -> Iterator[Review]:
     """The reviews of Yelp's own file, a JSON object a line."""
-    with reading(path), open_file(path) as file:
+    with read_errors(path), open_file(path) as file:
         for number, line in enumerate(_short(file), 1):
             try:
                 review = json.loads(line)
@@ -159,7 +159,7 @@ def _rows(path: Path, split: str) -> Iterator[Review]:
     A newline in a text stands there as a backslash and an n.
     """
     name = f"{_FOLDER}/{split}.csv"
-    with reading(path, *archive.DAMAGED):
+    with read_errors(path, *archive.DAMAGED):
         for _, file in archive.open_members(path, name.__eq__):
             rows = csv.reader(line.decode() for line in _short(file))
             try:

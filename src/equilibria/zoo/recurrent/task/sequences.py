@@ -17,7 +17,7 @@ from typing_extensions import override
 from equilibria import draws, files
 from equilibria.checks import check_fields
 from equilibria.run.data import available, load, storage
-from equilibria.run.data.storage import DataError, reading
+from equilibria.run.data.storage import DataError, read_errors
 from equilibria.run.models import ModelConfig
 from equilibria.run.tasks.base import LabelledTask, TaskConfig
 from equilibria.run.tasks.feed import Batch
@@ -279,7 +279,7 @@ class SequenceTask(LabelledTask):
     def _read_statistics(self, path: Path) -> ChannelStatistics | None:
         """The statistics of a run, once its classes and channels are found to be these."""
         try:
-            with reading(path):
+            with read_errors(path):
                 content: Any = storage.read(path, _Sequences)
             known = {name: tuple(content[name]) for name in ("labels", "channels")}
             normal = content["standardise"]

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equilibria.run.data.storage import DataError, reading, replace_file, write_folder
+from equilibria.run.data.storage import DataError, read_errors, replace_file, write_folder
 from equilibria.zoo.io import image_files, sound, video
 from equilibria.zoo.io.colours import colour_png
 from equilibria.zoo.io.decode import resize
@@ -264,7 +264,7 @@ def _folder(path: Path) -> Iterator[tuple[Path, Tensor]]:
     from PIL import Image
 
     endings = set(Image.registered_extensions()) - video.ENDINGS
-    with reading(path):
+    with read_errors(path):
         inside = sorted(path.iterdir(), key=natural_key)
     images = [
         each
@@ -336,7 +336,7 @@ def kind_of(path: str | os.PathLike[str]) -> str:
     path = Path(path)
     if path.is_dir():
         return "film"
-    with reading(path):
+    with read_errors(path):
         if path.stat().st_size == 0:
             raise DataError(f"{path} is empty: {EXPECTED}")
     ending = path.suffix.lower()

@@ -8,7 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from equilibria.run.data.storage import DataError, open_file, reading, replace_file, require
+from equilibria.run.data.storage import (
+    DataError,
+    open_file,
+    read_errors,
+    replace_file,
+    require,
+)
 from equilibria.zoo.io.arrays import coarse
 
 ENDINGS = (".obj", ".ply", ".stl")
@@ -42,7 +48,7 @@ def read_mesh(path: str | os.PathLike[str]) -> Mesh:
     if kind not in ENDINGS:
         raise DataError(f"{path} is no mesh that can be read: expected {', '.join(ENDINGS)}")
     trimesh = require("trimesh", "trimesh", "mesh", f"the mesh {path}")
-    with reading(path), open_file(path) as file:
+    with read_errors(path), open_file(path) as file:
         if (size := path.stat().st_size) > BYTES:
             raise DataError(f"{path} has {size:,} bytes: expected at most {BYTES:,}")
         try:

@@ -34,7 +34,7 @@ from equilibria.run import recipe as recipes
 from equilibria.run.data import storage
 from equilibria.run.data.storage import replace_file
 from equilibria.run.models import Model, ModelConfig
-from equilibria.run.weights import digest, fitting_weights
+from equilibria.run.weights import digest, read_weights_like
 from equilibria.solve import JacobianFree, Solver
 from equilibria.zoo.signal.data import Field, ShapeField, field_of
 from equilibria.zoo.signal.model.configs import RepresentationConfig
@@ -136,7 +136,7 @@ def read(path: Path) -> tuple[Model, Field | ShapeField, Solver | None, dict[str
         network = config.build(Network, tree, recipes.choices(), source="its network")
         _check(network, field, tensors)
         model = network.build()
-        weights = fitting_weights(path, model.state_dict(), "its header")
+        weights = read_weights_like(path, model.state_dict(), "its header")
         if about["checksum"] != digest(weights):
             raise ValueError("its weights do not have the checksum in it")
         if not all(w.dtype == torch.float32 and w.isfinite().all() for w in weights.values()):

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from equilibria.metric import Metric, Sums
 from equilibria.run.data import storage
-from equilibria.run.data.storage import DataError, reading, replace_file
+from equilibria.run.data.storage import DataError, read_errors, replace_file
 from equilibria.run.models import ModelConfig
 from equilibria.run.tasks.base import Task
 from equilibria.zoo.signal.data import Field, ShapeField, field_of
@@ -90,7 +90,7 @@ class Described:
         """
         path = folder / SIGNAL
         try:
-            with reading(path):
+            with read_errors(path):
                 content = storage.read(path, _Stored)
             return cls(name=content["name"], field=field_of(content["field"]))
         except ValueError as error:

@@ -116,7 +116,7 @@ class GridTask(SignalTask, SampleTask):
         return _Drawn(self.samples["train"], batch_size, seed)
 
     @override
-    def examined(self) -> GridTask:
+    def task_for_doctor(self) -> GridTask:
         """Return the task of learning the values: the loss of a gradient has solves of its own."""
         return self if self.early else GridTask(self.signal, self.source, split=self.split)
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from equilibria.run.models import Model
-from equilibria.run.tasks.base import known
+from equilibria.run.tasks.base import check_split
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
 from equilibria.zoo.io.ahead import Ahead
 from equilibria.zoo.signal.data import Shape
@@ -95,7 +95,7 @@ class ShapeTask(SignalTask):
 
     @override
     def batches(self, split: str, batch_size: int, part: Part = WHOLE) -> Iterator[Batch]:
-        if known(self, split) == "train":
+        if check_split(self, split) == "train":
             inputs, targets = self.sample("train", len(self.test[0]))[:2]
         else:
             inputs, targets = self.test
@@ -107,7 +107,7 @@ class ShapeTask(SignalTask):
     @override
     def sample(self, split: str, count: int) -> Batch:
         near = round(self.near * count)
-        if known(self, split) == "train":
+        if check_split(self, split) == "train":
             return Batch(*self.draw_points((_SAMPLE, self.seed), near, count - near))
         inputs, targets = self.test
         places = torch.arange(count) * len(inputs) // count if count < len(inputs) else slice(None)

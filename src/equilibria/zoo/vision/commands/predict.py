@@ -132,9 +132,9 @@ def main(argv: Sequence[str]) -> int:
     if solver.get("solver") == LEARNED:
         about["learned_solver"] = neural.identity(folder)
     with (
-        stops.caught() as signals,
+        stops.catch() as signals,
         journal(out, about, overwrite=arguments.overwrite) as rows,
-        signals.deferred(),
+        signals.defer(),
         Progress(
             TextColumn("{task.description}"),
             BarColumn(),

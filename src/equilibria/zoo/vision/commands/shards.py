@@ -19,7 +19,7 @@ from pathlib import Path
 
 from equilibria.run.cli.output import Output, listing
 from equilibria.run.cli.parser import Parser, UserError
-from equilibria.run.data.storage import DataError, reading
+from equilibria.run.data.storage import DataError, read_errors
 from equilibria.zoo.vision.data.shards.dataset import SPLITS, Surveyed, is_index, survey
 from equilibria.zoo.vision.data.shards.index import is_path
 
@@ -135,7 +135,7 @@ def _labels(path: Path) -> list[str]:
         DataError: it cannot be read, or has none, or one twice.
     """
     try:
-        with reading(path):
+        with read_errors(path):
             labels = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
     except ValueError as error:
         raise DataError(f"{path} is not a text in UTF-8: {error}") from error

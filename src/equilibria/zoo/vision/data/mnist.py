@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from equilibria.run.data.dataset import Dataset, Split
-from equilibria.run.data.storage import DataError, open_file, reading
+from equilibria.run.data.storage import DataError, open_file, read_errors
 from equilibria.zoo.io.remote import Entry, Files, Remote
 
 # md5 of each file as it is downloaded (torchvision, `datasets/mnist.py`), and of its uncompressed
@@ -89,7 +89,10 @@ def read_idx(path: Path) -> np.ndarray:
     Raises:
         DataError: If the file cannot be read, is damaged, or is another one.
     """
-    with reading(path, gzip.BadGzipFile, EOFError, zlib.error), open_file(path) as stored:
+    with (
+        read_errors(path, gzip.BadGzipFile, EOFError, zlib.error),
+        open_file(path) as stored,
+    ):
         if path.suffix != ".gz":
             return _read_idx(stored, path)
         with gzip.open(stored) as file:

@@ -20,7 +20,7 @@ from equilibria.run.models.base import (
     ExplicitConfig,
     Model,
     Prediction,
-    frozen_layer,
+    freeze_layer,
 )
 from equilibria.zoo.vision.model.config import VisionConfig
 
@@ -634,7 +634,7 @@ class MDEQUnrolled(Model):
         self.refuse_carry(carry)
         features = _features(self.stem, x, self.config)
         z = self.cell.start(features)
-        layer = frozen_layer(self.cell, (features,), self.config.checkpoint)
+        layer = freeze_layer(self.cell, (features,), self.config.checkpoint)
         for _ in range(self.config.layers):
             z = layer(z)
         parts = self.auxiliary(z) if self.training and self.auxiliary is not None else ()

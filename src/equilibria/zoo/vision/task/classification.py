@@ -296,7 +296,7 @@ def find_source(config: ImageClassification, data_dir: Path | None, seen: Seen |
 def statistics(images: Images, train: Samples) -> Statistics:
     """Return those by which images are normalised: of shards, those that the index holds."""
     if isinstance(images, ImageShards):
-        return Statistics.checked(images.moments.mean, images.moments.deviation)
+        return Statistics.check(images.moments.mean, images.moments.deviation)
     return Statistics.of(train, READ if isinstance(train, ImageFiles) else None)
 
 

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from equilibria.run.data import Dataset, available
 from equilibria.run.data.dataset import Samples
-from equilibria.run.tasks.base import TaskConfig, known
+from equilibria.run.tasks.base import TaskConfig, check_split
 from equilibria.run.tasks.normalisation import Normalised
 from equilibria.words import percent
 from equilibria.zoo.io import headers, layout
@@ -288,7 +288,7 @@ class OwnImagesTask(ClassificationTask):
         self.config = self.own.plain()
 
     @override
-    def settled(self, config: TaskConfig) -> TaskConfig:
+    def settle(self, config: TaskConfig) -> TaskConfig:
         return self.own
 
     @override
@@ -298,7 +298,7 @@ class OwnImagesTask(ClassificationTask):
 
     @override
     def reference(self, split: str) -> dict[str, float]:
-        asked = cast(Samples, self.samples[known(self, split)])
+        asked = cast(Samples, self.samples[check_split(self, split)])
         return baselines.regression(self._training_images(baselines.MOST), self.classes).figures(
             asked
         )

@@ -16,7 +16,7 @@ from equilibria import files
 from equilibria.metric import Sums
 from equilibria.run.data import available, storage
 from equilibria.run.data.dataset import Dataset, Samples
-from equilibria.run.data.storage import DataError, reading
+from equilibria.run.data.storage import DataError, read_errors
 from equilibria.run.tasks.base import Task, TaskConfig
 from equilibria.run.tasks.normalisation import Statistics
 from equilibria.words import listed
@@ -114,7 +114,7 @@ class Seen:
                 f"{path} is missing: without it nobody knows which class of other images is which"
             )
         try:
-            with reading(path):
+            with read_errors(path):
                 content: Any = storage.read(path, _Images)
             normal, labels = content["normalise"], content["labels"]
             if normal is not None:
@@ -197,7 +197,7 @@ class ImageTaskConfig(TaskConfig):
         return {"labels": seen.labels, "colours": seen.colours}
 
     @override
-    def unlabelled(
+    def read_inputs(
         self, run: Path, data: str, *, batches: int, size: int, seed: int
     ) -> Iterator[Tensor] | None:
         """Return batches of images without labels, seen as a run saw its own.

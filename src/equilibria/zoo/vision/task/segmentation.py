@@ -18,7 +18,7 @@ from equilibria.checks import check_fields
 from equilibria.run.data import available, load
 from equilibria.run.data.storage import DataError
 from equilibria.run.models import Model, ModelConfig
-from equilibria.run.tasks.base import TaskConfig, known
+from equilibria.run.tasks.base import TaskConfig, check_split
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
 from equilibria.run.tasks.normalisation import Statistics
 from equilibria.zoo.vision.data.segmentation import VOID, MaskedImages, SegmentationSet
@@ -224,7 +224,7 @@ class SegmentationTask(ImageTask):
         return Statistics.of_blocks(train.image(k)[None] / 255 for k in places)
 
     @override
-    def settled(self, config: TaskConfig) -> TaskConfig:
+    def settle(self, config: TaskConfig) -> TaskConfig:
         return self.config
 
     @override
@@ -257,7 +257,7 @@ class SegmentationTask(ImageTask):
 
     @override
     def batches(self, split: str, batch_size: int, part: Part = WHOLE) -> Iterator[Batch]:
-        images = self.images[known(self, split)]
+        images = self.images[check_split(self, split)]
         mine, places = part.of(len(images)), list[int]()
         for place in range(mine.start, mine.stop):
             # Only images of one size can share a batch.
@@ -272,7 +272,7 @@ class SegmentationTask(ImageTask):
 
     @override
     def sample(self, split: str, count: int) -> Batch:
-        images = self.images[known(self, split)]
+        images = self.images[check_split(self, split)]
         like = [k for k in range(min(count, len(images))) if images.sizes[k] == images.sizes[0]]
         return self.batch_of(images, like)
 
@@ -328,7 +328,7 @@ class SegmentationTask(ImageTask):
     @override
     def reference(self, split: str) -> dict[str, float]:
         """Return what boosted trees on the colour and place of single pixels reach."""
-        train, test = self.images["train"], self.images[known(self, split)]
+        train, test = self.images["train"], self.images[check_split(self, split)]
         matrix = baselines.confusion(train, test, self.classes, balance=0.5)
         metrics = pixels.confusion_metrics(self.labels)
         return {m.name: m.figure({"confusion": matrix}) for m in metrics if m.figure is not None}

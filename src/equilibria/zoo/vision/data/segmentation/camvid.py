@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from equilibria.run.data.storage import DataError, reading
+from equilibria.run.data.storage import DataError, read_errors
 from equilibria.zoo.io import archive, remote
 from equilibria.zoo.io.image_files import MEMORY
 from equilibria.zoo.io.remote import Entry, Files, Remote
@@ -90,11 +90,11 @@ def _open_folder(root: Path) -> tuple[Reader, list[str]]:
     names = [f"{split}.txt" for split in SPLITS]
     for split in SPLITS:
         for folder in (split, f"{split}annot"):
-            with reading(root / folder):
+            with read_errors(root / folder):
                 names += [f"{folder}/{path.name}" for path in (root / folder).iterdir()]
 
     def content(name: str) -> bytes:
-        with reading(root / name):
+        with read_errors(root / name):
             return (root / name).read_bytes()
 
     return content, names
@@ -102,7 +102,7 @@ def _open_folder(root: Path) -> tuple[Reader, list[str]]:
 
 def _open_zip(path: Path) -> tuple[Reader, list[str]]:
     """The repository, as its host packs it."""
-    with reading(path, *archive.DAMAGED_ZIP):
+    with read_errors(path, *archive.DAMAGED_ZIP):
         packed, lock = archive.open_zip(path, path), threading.Lock()
     entries = [entry for entry in packed.infolist() if entry.filename.split("/")[1:2] == ["CamVid"]]
     inside = {entry.filename.split("/", 2)[2]: entry for entry in entries if not entry.is_dir()}
@@ -115,7 +115,7 @@ def _open_zip(path: Path) -> tuple[Reader, list[str]]:
     names = list(inside)
 
     def content(name: str) -> bytes:
-        with lock, reading(path, *archive.DAMAGED_ZIP):
+        with lock, read_errors(path, *archive.DAMAGED_ZIP):
             return packed.read(inside[name])
 
     return content, names
@@ -128,7 +128,7 @@ def _open_tars(paths: Sequence[Path]) -> tuple[Reader, list[str]]:
         if path.suffix == ".tar":
             found |= dict(archive.members(path, lambda name: True))
         else:
-            with reading(path):
+            with read_errors(path):
                 found[path.name] = path.read_bytes()
     return found.__getitem__, list(found)
 
@@ -275,7 +275,7 @@ def read_camvid32(
             )
         return found
 
-    with reading(root / COLOURS):
+    with read_errors(root / COLOURS):
         meaning = (root / COLOURS).read_bytes()
     return read_listed(
         files.title,
@@ -296,7 +296,7 @@ def _classes(
     path: Path,
 ) -> tuple[tuple[str, ...], tuple[tuple[int, int, int], ...], np.ndarray]:
     """Names and colours of the classes, and the class of each colour; void is none."""
-    with reading(path):
+    with read_errors(path):
         lines = [line.split() for line in path.read_text("utf-8").splitlines() if line.strip()]
     rows: list[tuple[str, tuple[int, int, int]]] = []
     for words in lines:
@@ -324,7 +324,7 @@ def _splits(root: Path, names: list[str]) -> dict[str, list[str]]:
         }
     found: dict[str, list[str]] = {}
     for split, path in lists.items():
-        with reading(path):
+        with read_errors(path):
             found[split] = _stems(path.read_text("utf-8"))
     return found
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from equilibria.run.data.dataset import UserData
-from equilibria.run.data.storage import DataError, reading
+from equilibria.run.data.storage import DataError, read_errors
 from equilibria.words import others
 from equilibria.zoo.io import decode, headers
 from equilibria.zoo.io.headers import Header
@@ -78,7 +78,7 @@ class Classes:
                 f"{path} is missing: write the name of a class on each line, in the order of the "
                 "numbers that masks have, from 0; or 'VALUE: name' on each line"
             )
-        with reading(path):
+        with read_errors(path):
             try:
                 text = path.read_text("utf-8-sig")  # editors may begin it with a mark
             except UnicodeDecodeError:
@@ -241,7 +241,7 @@ def _files(root: Path, part: str, kind: str) -> dict[str, str]:
     if not folder.is_dir():
         raise DataError(f"{folder} is missing: {EXPECTED}")
     found: dict[str, str] = {}
-    with reading(folder):
+    with read_errors(folder):
         names = sorted(e.name for e in os.scandir(folder) if not e.name.startswith("."))
     names = [name for name in names if name.lower() not in STRAY]
     for name in names:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equilibria.run.data.storage import DataError, open_file, reading, track
+from equilibria.run.data.storage import DataError, open_file, read_errors, track
 from equilibria.words import others
 from equilibria.zoo.io import decode, headers, remote
 from equilibria.zoo.io.headers import Header
@@ -311,7 +311,7 @@ def content(name: str) -> bytes:
     Raises:
         DataError: If it cannot be read, or is no regular file.
     """
-    with reading(name), open_file(Path(name)) as file:
+    with read_errors(name), open_file(Path(name)) as file:
         return file.read()
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from equilibria.files import whole_folder
-from equilibria.run.data.storage import DataError, reading, writing
+from equilibria.run.data.storage import DataError, read_errors, write_errors
 from equilibria.zoo.io import archive
 from equilibria.zoo.io.remote import Entry, Files, Remote
 from equilibria.zoo.vision.data.segmentation.masks import (
@@ -75,7 +75,7 @@ def read_cityscapes(
     splits: dict[str, Pairs] = {}
     for split in CITYSCAPES_COUNTS:
         folder = root / "leftImg8bit" / split
-        with reading(folder):
+        with read_errors(folder):
             names = sorted(str(p.relative_to(folder)) for p in folder.glob(f"*/*{_IMAGE}"))
         if not names:
             raise DataError(f"{folder} has no CITY/*{_IMAGE}: {CITYSCAPES_HOW}")
@@ -165,7 +165,7 @@ def read_voc(
 
 def _pairs(root: Path, split: str) -> list[tuple[str, str]]:
     listed = root / "ImageSets" / "Segmentation" / f"{split}.txt"
-    with reading(listed):
+    with read_errors(listed):
         names = listed.read_text("utf-8").split()
     if not names:
         raise DataError(f"{listed} lists no images: unpack the data set again")
@@ -177,7 +177,7 @@ def _unpack(path: Path) -> Path:
     root = path.parent / VOC_FOLDER
     if root.is_dir():
         return root
-    with writing(root, "--data-dir or EQUILIBRIA_DATA"):
+    with write_errors(root, "--data-dir or EQUILIBRIA_DATA"):
         root.parent.mkdir(parents=True, exist_ok=True)
         with whole_folder(root) as part:
             wanted = tuple(f"{VOC_FOLDER}/{name}" for name in _NEEDED)

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 from equilibria import files
-from equilibria.run.data.storage import DataError, reading, writing
+from equilibria.run.data.storage import DataError, read_errors, write_errors
 from equilibria.zoo.io.archive import DAMAGED, entries
 
 # --- address --------------------------------------------------------------------------------------
@@ -68,14 +68,14 @@ def read_address(url: str) -> bytes:
         return _download(url)
     if scheme in ("", "file"):
         path = url if not scheme else urllib.request.url2pathname(urlparse(url).path)
-        with reading(url):
+        with read_errors(url):
             return Path(path).read_bytes()
     try:
         from webdataset.gopen import gopen  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise DataError(f"{url} {MISSING}") from error
     try:
-        with reading(url), gopen(url) as stream:
+        with read_errors(url), gopen(url) as stream:
             return stream.read()
     except ValueError as error:  # an unknown scheme, or a command where these are not allowed
         raise DataError(f"{url} cannot be opened: {error}") from error
@@ -166,7 +166,7 @@ def parse_archive(content: bytes, url: str) -> list[Raw]:
     """
     found: list[Raw] = []
     key, total = None, 0
-    with reading(url, *DAMAGED):
+    with read_errors(url, *DAMAGED):
         for entry, file in entries(io.BytesIO(content)):
             named = re.fullmatch(r"((?:.*/)?[^./][^./]*)\.([^/]*)", entry.name.removeprefix("./"))
             if named is None or re.match(r"__[^/]*__($|[./])", entry.name):
@@ -304,7 +304,7 @@ def write_index(
     ]
     tree = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": listed}
     text = json.dumps({**tree, **(more or {})}, indent=2, ensure_ascii=False) + "\n"
-    with writing(Path(path), "FOLDER"):
+    with write_errors(Path(path), "FOLDER"):
         files.write_text(Path(path), text)
 
 
@@ -335,7 +335,7 @@ def read_tree(path: Path) -> dict[str, Any]:
         DataError: If it cannot be read, or is none.
     """
     try:
-        with reading(path):
+        with read_errors(path):
             tree = json.loads(path.read_text("utf-8"))
         if not isinstance(tree["shardlist"], list):
             raise TypeError("shardlist is no list")
