@@ -305,7 +305,7 @@ def test_what_is_no_pair_of_images_is_refused(name, wrong, message):
         ({"levels": 0}, "levels must be at least 1"),
         ({"features": 0}, "features must be positive"),
         ({"start": "random"}, "start must be 'zeros' or 'context'"),
-        ({"start_noise": -1.0}, "start_noise must be a number of pixels, 0 or more; got -1"),
+        ({"start_noise": -1.0}, "start_noise must not be negative; got -1"),
     ],
 )
 def test_an_impossible_field_is_refused(fields, message):

@@ -450,7 +450,7 @@ def test_data_without_a_valid_pixel_are_refused_where_they_judge(listed):
     [
         ({"crop": (0, 8)}, "crop must be a height and a width"),
         ({"scale": (2.0, 1.0)}, "scale must be the smallest and the largest factor"),
-        ({"stretch": 0.9}, "stretch is a factor of 1 or more"),
+        ({"stretch": 0.9}, "stretch must be at least 1"),
         ({"hue": 0.6}, r"hue must lie in \[0, 0.5\]"),
         ({"samples": 0}, "samples must be at least 1"),
         ({"max_flow": 0.0}, "max_flow must be positive"),

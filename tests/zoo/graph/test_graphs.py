@@ -113,11 +113,11 @@ def test_chains_of_a_seed_are_the_same_and_both_ways_if_add_reverse() -> None:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"length": 1}, "length is 1: expected at least 2"),
-        ({"classes": 1}, "classes is 1"),
-        ({"chains": 0}, "chains is 0"),
+        ({"length": 1}, r"length must lie in \[2, inf\); got 1"),
+        ({"classes": 1}, "classes must lie in"),
+        ({"chains": 0}, "chains must be at least 1; got 0"),
         ({"features": 1}, "2 classes need one each"),
-        ({"noise": -1.0}, "noise is -1.0"),
+        ({"noise": -1.0}, "noise must not be negative; got -1.0"),
         ({"length": 2, "chains": 1}, "at least one node"),
     ],
 )

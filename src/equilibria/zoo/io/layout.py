@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,22 +98,37 @@ def read(root: Path, *, whole: bool = False, share: float = _TEST_SHARE) -> Layo
     )
 
 
-def _find_parts(root: Path) -> dict[str, Group]:
-    """The parts of a folder that has ``train`` and others."""
-    valid = [name for name in VALID if (root / name).is_dir()]
+def name_parts(root: Path, has_part: Callable[[str], bool], what: str) -> dict[str, str]:
+    """The folders of "train", "test" and perhaps "valid" in a folder that has ``train``.
+
+    Args:
+        root: The folder.
+        has_part: Whether it has a part, by the name of its folder.
+        what: What to do where there is nothing to test on: "put ...".
+
+    Raises:
+        DataError: If there are two folders to validate on, or nothing to test on.
+    """
+    valid = [name for name in VALID if has_part(name)]
     if len(valid) > 1:
         raise DataError(f"{root} has both {valid[0]} and {valid[1]}: keep only one of them")
     parts = {TRAIN: TRAIN}
-    if (root / TEST).is_dir():
+    if has_part(TEST):
         parts |= {TEST: TEST} | ({"valid": valid[0]} if valid else {})
     elif valid:
         parts[TEST] = valid[0]
     else:
-        raise DataError(
-            f"{root} has a folder train but neither test nor val: put test files into "
-            f"{root / TEST}, one folder per class; or name {root / TRAIN} itself, of which a part "
-            "is then held out for testing"
-        )
+        raise DataError(f"{root} has a folder train but neither test nor val: {what}")
+    return parts
+
+
+def _find_parts(root: Path) -> dict[str, Group]:
+    """The parts of a folder that has ``train`` and others."""
+    advice = (
+        f"put test files into {root / TEST}, one folder per class; or name {root / TRAIN} itself, "
+        "of which a part is then held out for testing"
+    )
+    parts = name_parts(root, lambda name: (root / name).is_dir(), advice)
     groups = {part: _group(root, name) for part, name in parts.items()}
     for part, group in groups.items():
         if more := sorted(set(group) - set(groups[TRAIN])):

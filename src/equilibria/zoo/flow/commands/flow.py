@@ -300,10 +300,8 @@ def _many(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Out
         options = _options(arguments, ending=benchmark.ending, maps=False)
         source = str(root.absolute())
     about = {**network.about, "images": source, **vars(options)}
-    shown = Totals()
 
     def progress(row: Mapping[str, Any]) -> None:
-        shown.add(row)
         name = Path(row.get("flow", row["path"])).with_suffix("").as_posix()
         name = name.removeprefix("flow/") if "flow" in row else Path(row["path"]).name
         _say(console, describe_row(row, name))

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from equilibria.checks import check_fields
+
 HARMONICS = (2, 3, 4)
 """The outline of a shape is a circle whose radius varies so many times around."""
 
@@ -45,11 +47,9 @@ class Motion:
     shapes: tuple[int, int] = (3, 6)
 
     def __post_init__(self) -> None:
-        for name, most in (("shift", math.inf), ("turn", 180.0), ("zoom", 1.0)):
-            value = getattr(self, name)
-            if not 0.0 <= value <= most or value == math.inf:
-                limit = "" if most == math.inf else f" and at most {most:g}"
-                raise ValueError(f"{name} must be 0 or more{limit}; got {value}")
+        check_fields(self, "[0, inf)", "shift")
+        check_fields(self, "[0, 180]", "turn")
+        check_fields(self, "[0, 1]", "zoom")
         if len(self.shapes) != 2 or not 0 <= self.shapes[0] <= self.shapes[1] <= 20:
             raise ValueError(
                 "shapes must be the fewest and the most shapes of an image, within 0 and 20; got "

@@ -12,7 +12,7 @@ from equilibria.run.data.storage import DataError
 from equilibria.words import others
 from equilibria.zoo.flow.data.formats import READERS, suffix_of
 from equilibria.zoo.flow.data.pairs import FlowSet, Names, find_pairs, list_files
-from equilibria.zoo.io.layout import STRAY, TEST, TRAIN, VALID
+from equilibria.zoo.io.layout import STRAY, TEST, TRAIN, name_parts
 
 FIRST, SECOND, FLOW = "first", "second", "flow"
 
@@ -74,22 +74,12 @@ def _parts(root: Path) -> dict[str, list[Names]]:
         return {"": _pairs(root, "")}
     if not (root / TRAIN / FIRST).is_dir():
         raise DataError(f"{root} has no folder {FIRST}: {EXPECTED}")
-    valid = [name for name in VALID if (root / name / FIRST).is_dir()]
-    if len(valid) > 1:
-        raise DataError(f"{root} has both {valid[0]} and {valid[1]}: keep only one of them")
-    found = {TRAIN: _pairs(root, TRAIN)}
-    if (root / TEST / FIRST).is_dir():
-        found[TEST] = _pairs(root, TEST)
-        if valid:
-            found["valid"] = _pairs(root, valid[0])
-    elif valid:
-        found[TEST] = _pairs(root, valid[0])
-    else:
-        raise DataError(
-            f"{root} has a folder train but neither test nor val: put test pairs into "
-            f"{root / TEST / FIRST}, {root / TEST / SECOND} and {root / TEST / FLOW}"
-        )
-    return found
+    advice = (
+        f"put test pairs into {root / TEST / FIRST}, {root / TEST / SECOND} and "
+        f"{root / TEST / FLOW}"
+    )
+    names = name_parts(root, lambda name: (root / name / FIRST).is_dir(), advice)
+    return {part: _pairs(root, name) for part, name in names.items()}
 
 
 def _pairs(root: Path, part: str) -> list[Names]:

@@ -51,7 +51,7 @@ class Photographs:
     test: Sequence[Tensor] = field(repr=False)
 
     @classmethod
-    def split(cls, title: str, images: Sequence[Tensor], names: Sequence[str]) -> Photographs:
+    def divide(cls, title: str, images: Sequence[Tensor], names: Sequence[str]) -> Photographs:
         """Keep the right third of each photograph for the test pairs.
 
         Raises:
@@ -108,7 +108,7 @@ def find(
         images = [
             torch.from_numpy(np.ascontiguousarray(i.transpose(2, 0, 1))) for i in found.images
         ]
-        return Photographs.split("scikit-learn's photographs", images, found.filenames)
+        return Photographs.divide("scikit-learn's photographs", images, found.filenames)
     path = Path(source).expanduser()
     if path.is_dir():
         return _read_folder(path)
@@ -126,7 +126,7 @@ def _read_folder(path: Path) -> Photographs:
         pixels = decode.pixels(decode.read_image(Path(name)), name, "RGB", None)
         return _shrink(torch.from_numpy(np.ascontiguousarray(pixels)))
 
-    return Photographs.split(path.resolve().name, _read(decode.in_threads(of, names), path), names)
+    return Photographs.divide(path.resolve().name, _read(decode.in_threads(of, names), path), names)
 
 
 def _read_set(source: str, data_dir: str | os.PathLike[str] | None, download: bool) -> Photographs:
@@ -145,7 +145,7 @@ def _read_set(source: str, data_dir: str | os.PathLike[str] | None, download: bo
     if found.train is not None and len(found.train) and not getattr(found, "seen", False):
         return Photographs(title=found.title, train=images(found.train), test=images(found.test))
     whole = images(found.test)
-    return Photographs.split(found.title, whole, [f"an image of {found.title}"] * len(whole))
+    return Photographs.divide(found.title, whole, [f"an image of {found.title}"] * len(whole))
 
 
 def _kinds(source: str) -> Any:

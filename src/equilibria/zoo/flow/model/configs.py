@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -24,7 +23,6 @@ from equilibria.zoo.flow.model.encoders import (
     STRIDE,
     BilinearUpsampling,
     ConvexUpsampling,
-    Encoder,
     EncoderKind,
     Norm,
     Upsampling,
@@ -113,21 +111,6 @@ class FlowConfig(ModelConfig):
     def lookup(self) -> Correlation:
         """Return the correlation."""
         return correlation(self.correlation, self.levels, self.radius)
-
-    def feature_encoder(self) -> Encoder:
-        """Return the encoder of both images."""
-        return Encoder(self.features, kind=self.encoder, norm="instance", widths=self.stages)
-
-    def context_encoder(self) -> Encoder:
-        """Return the encoder of the first image."""
-        widths = self.widths
-        return Encoder(
-            widths.context + (widths.hidden if self.starts_from_context else 0),
-            kind=self.encoder,
-            norm=self.context_norm or ("batch" if self.encoder == "basic" else "none"),
-            widths=self.stages,
-            frozen=self.freeze_norm,
-        )
 
     def upsampler(self) -> ConvexUpsampling | BilinearUpsampling:
         """Return what makes a flow for each pixel."""
@@ -355,10 +338,7 @@ class EquilibriumFlowConfig(FlowConfig):
     def __post_init__(self) -> None:
         if self.start not in ("zeros", "context"):
             raise ValueError(f"start must be 'zeros' or 'context'; got {self.start!r}")
-        if not 0.0 <= self.start_noise < math.inf:
-            raise ValueError(
-                f"start_noise must be a number of pixels, 0 or more; got {self.start_noise}"
-            )
+        check_fields(self, "[0, inf)", "start_noise")
         super().__post_init__()
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,7 @@ from equilibria import draws
 from equilibria.nn import DEQ, weight_norm
 from equilibria.run.models.base import EquilibriumModel, Model, Prediction
 from equilibria.zoo.flow.model.cell import ContextAttention, Operands, State, UpdateCell
-from equilibria.zoo.flow.model.encoders import STRIDE
+from equilibria.zoo.flow.model.encoders import STRIDE, Encoder
 
 if TYPE_CHECKING:
     from equilibria.zoo.flow.model.configs import (
@@ -37,9 +38,14 @@ class Scene(nn.Module):
         super().__init__()
         self.config = config
         self.correlation = config.lookup()
-        self.features = config.feature_encoder()
-        self.context = config.context_encoder()
-        context = config.widths.context
+        context, hidden = config.widths.context, config.widths.hidden
+        encoder = partial(Encoder, kind=config.encoder, widths=config.stages)
+        self.features = encoder(config.features, norm="instance")
+        self.context = encoder(
+            context + (hidden if config.starts_from_context else 0),
+            norm=config.context_norm or ("batch" if config.encoder == "basic" else "none"),
+            frozen=config.freeze_norm,
+        )
         self.attention = ContextAttention(context) if config.attention else None
 
     @override

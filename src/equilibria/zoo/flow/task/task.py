@@ -197,14 +197,9 @@ class OpticalFlow(TaskConfig):
                     f"{name} must be the smallest and the largest {what}, both positive; got "
                     f"{list(pair)}"
                 )
-        if not 1.0 <= self.stretch < float("inf"):
-            raise ValueError(f"stretch is a factor of 1 or more; got {self.stretch}")
-        for name, most in (
-            *(("flip", 1.0), ("flip_down", 1.0), ("asymmetric", 1.0), ("erase", 1.0)),
-            *(("colour", 1.0), ("hue", 0.5)),
-        ):
-            if not 0.0 <= getattr(self, name) <= most:
-                raise ValueError(f"{name} must lie in [0, {most:g}]; got {getattr(self, name)}")
+        check_fields(self, "[1, inf)", "stretch")
+        check_fields(self, "[0, 1]", "flip", "flip_down", "asymmetric", "erase", "colour")
+        check_fields(self, "[0, 0.5]", "hue")
         check_fields(self, "(0, inf]", "max_flow")
         check_fields(self, "[0, 1]", "gamma")
         check_fields(self, "[0, inf)", "shift")

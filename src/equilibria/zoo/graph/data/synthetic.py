@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from equilibria.checks import check_within
 from equilibria.zoo.graph.data.graph import SPLITS, Graph, add_reverse, make_masks
 from equilibria.zoo.graph.data.sets import NodeSet, digest
 from equilibria.zoo.io.remote import Entry, Files, Remote
@@ -53,14 +54,11 @@ def chains(
     Source: Gu et al. 2020 (IGNN), section 5; with the split 5/10/85 of Liu et al. 2021 (EIGNN),
     section 5.2.
     """
-    least = {"length": (length, 2), "classes": (classes, 2), "chains": (chains, 1)}
-    for name, (value, lowest) in least.items():
-        if value < lowest:
-            raise ValueError(f"{name} is {value}: expected at least {lowest}")
+    check_within("[2, inf)", length=length, classes=classes)
+    check_within("[1, inf)", chains=chains)
+    check_within("[0, inf)", noise=noise)
     if features < classes:
         raise ValueError(f"features is {features}, and {classes} classes need one each")
-    if not 0.0 <= noise < float("inf"):
-        raise ValueError(f"noise is {noise}: expected a number that is not negative")
     generator = torch.Generator().manual_seed(seed)
     count = classes * chains * length
     nodes = torch.arange(count).reshape(-1, length)

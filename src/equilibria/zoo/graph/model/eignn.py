@@ -31,8 +31,7 @@ class EIGNNCell(nn.Module):
 
     def __init__(self, width: int, gamma: float, power: int = 1) -> None:
         super().__init__()
-        if not 0 < gamma < 1:
-            raise ValueError(f"gamma must lie between 0 and 1, exclusive; got {gamma}")
+        check_within("(0, 1)", gamma=gamma)
         self.gamma, self.power = gamma, power
         self.factor = nn.Parameter(torch.empty(width, width))
         self.reset_parameters()
@@ -165,25 +164,7 @@ def solve_closed(u: Tensor, mixer: Tensor, edges: Edges, gamma: float, power: in
             "'sym': take form='iterated'"
         )
     values, vectors = torch.linalg.eigh(dense)
-    return _Closed.of(u, mixer, _Apart(values**power, vectors, gamma))
-
-
-class _Apart:
-    """S^p by its eigenvectors."""
-
-    def __init__(self, values: Tensor, vectors: Tensor, gamma: float) -> None:
-        self.values, self.vectors, self.gamma = values, vectors, gamma
-
-    def solve(self, u: Tensor, mixer: Tensor) -> Tensor:
-        own, turned = torch.linalg.eigh(mixer.double())
-        inside = self.vectors.T @ u.double() @ turned
-        inside = inside / (1 - self.gamma * self.values[:, None] * own)
-        return (self.vectors @ inside @ turned.T).to(u.dtype)
-
-    def spread(self, z: Tensor) -> Tensor:
-        """S^p z."""
-        vectors = self.vectors.to(z.dtype)
-        return vectors @ (self.values.to(z.dtype)[:, None] * (vectors.T @ z))
+    return _Closed.of(u, mixer, values**power, vectors, gamma)
 
 
 class _Closed(torch.autograd.Function):
@@ -191,26 +172,31 @@ class _Closed(torch.autograd.Function):
     exist where eigenvalues meet. It is its own adjoint, for S and g are symmetric."""
 
     @staticmethod
-    def of(u: Tensor, mixer: Tensor, apart: _Apart) -> Tensor:
+    def of(u: Tensor, mixer: Tensor, values: Tensor, vectors: Tensor, gamma: float) -> Tensor:
         function: Any = _Closed
-        return function.apply(u, mixer, apart)
+        return function.apply(u, mixer, values, vectors, gamma)
 
     @staticmethod
-    def forward(u: Tensor, mixer: Tensor, apart: _Apart) -> Tensor:
-        return apart.solve(u, mixer)
+    def forward(u: Tensor, mixer: Tensor, values: Tensor, vectors: Tensor, gamma: float) -> Tensor:
+        own, turned = torch.linalg.eigh(mixer.double())
+        inside = vectors.T @ u.double() @ turned
+        inside = inside / (1 - gamma * values[:, None] * own)
+        return (vectors @ inside @ turned.T).to(u.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, mixer, ctx.apart = inputs
+        _, mixer, ctx.values, ctx.vectors, ctx.gamma = inputs
         ctx.save_for_backward(mixer, output)
 
     @staticmethod
     @override
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         mixer, z = ctx.saved_tensors
-        adjoint = _Closed.of(grads[0], mixer, ctx.apart)
-        half = ctx.apart.gamma * (ctx.apart.spread(z).T @ adjoint)
-        return adjoint, 0.5 * (half + half.T), None  # of a symmetric matrix
+        values, vectors = ctx.values, ctx.vectors.to(z.dtype)
+        adjoint = _Closed.of(grads[0], mixer, values, ctx.vectors, ctx.gamma)
+        spread = vectors @ (values.to(z.dtype)[:, None] * (vectors.T @ z))  # S^p z
+        half = ctx.gamma * (spread.T @ adjoint)
+        return adjoint, 0.5 * (half + half.T), None, None, None  # of a symmetric matrix
 
 
 class MGNNI(GraphLayer):

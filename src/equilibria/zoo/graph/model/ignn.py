@@ -167,8 +167,7 @@ class _Weights(GraphLayer):
         **options: Any,
     ) -> None:
         super().__init__(in_channels, out_channels, **options)
-        if not 0 < kappa < 1:
-            raise ValueError(f"kappa must lie between 0 and 1, exclusive; got {kappa}")
+        check_within("(0, 1)", kappa=kappa)
         if self.normalise is None and radius is None:
             raise ValueError(
                 "normalise is None, so the spectral radius of the graphs is unknown: give radius, "

@@ -129,14 +129,15 @@ class GraphConfig(ClassifierConfig):
 
     def __post_init__(self) -> None:
         check_fields(self, "[1, inf)", "hidden")
-        if self.level not in ("node", "graph", None):
-            raise ValueError(f"level must be 'node' or 'graph'; got {self.level!r}")
-        if self.pool not in ("sum", "mean"):
-            raise ValueError(f"pool must be 'sum' or 'mean'; got {self.pool!r}")
-        check_fields(self, "[0, 1)", "dropout")
-        check_fields(self, "[0, 1)", "feature_dropout")
-        if self.readout not in ("linear", "last"):
-            raise ValueError(f"readout must be 'linear' or 'last'; got {self.readout!r}")
+        for name, known in (
+            ("level", ("node", "graph")),
+            ("pool", ("sum", "mean")),
+            ("readout", ("linear", "last")),
+        ):
+            value = getattr(self, name)
+            if value not in known and not (name == "level" and value is None):
+                raise ValueError(f"{name} must be '{known[0]}' or '{known[1]}'; got {value!r}")
+        check_fields(self, "[0, 1)", "dropout", "feature_dropout")
         if self.readout == "last" and self.unit_states:
             raise ValueError("unit_states is for the readout 'linear': it would normalise logits")
 
