@@ -97,81 +97,76 @@ def main(argv: Sequence[str]) -> int:
 
 def _parser() -> Parser:
     parser = Parser("flow", __doc__)
-    parser.add_argument(
-        "network", type=str, help="run folder, or .pth file of RAFT, GMA or deq-flow"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("network", type=str, help="run folder, or .pth file of RAFT, GMA or deq-flow")
+    add(
         "images",
         type=str,
         nargs="*",
         help="two images, or frames: a folder, a video, or images in order",
     )
-    parser.add_argument(
+    add(
         "--out",
         type=Path,
         help="file to write the flow of two images to (default: the first one's name with .flo), "
         "or folder for the results of frames",
     )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="start again, and replace earlier results there"
-    )
-    parser.add_argument(
+    add("--overwrite", action="store_true", help="start again, and replace earlier results there")
+    add(
         "--format",
         type=Literal["flo", "pfm", "png"],
         help="of the flow of frames: flo, pfm or png (default: flo)",
     )
-    parser.add_argument(
+    add(
         "--reuse",
         action="store_true",
         help="start each solve from the previous pair's equilibrium, except across a cut",
     )
-    parser.add_argument(
+    add(
         "--compare",
         type=int,
         metavar="N",
         help="with --reuse: solve every N-th pair from zero too, to measure the saving; 0 for none "
         f"(default: {Options.compare})",
     )
-    parser.add_argument(
+    add(
         "--deadline",
         type=float,
         metavar="MS",
         help="milliseconds per pair: as many evaluations are made as fit",
     )
-    parser.add_argument(
+    add(
         "--solver",
         type=str,
         help=f"solve with this method under the same limits: {', '.join(SOLVERS)}, or MODULE:CLASS "
         "of one's own",
     )
-    parser.add_argument("--rtol", type=float, help="relative tolerance of the solver")
-    parser.add_argument(
+    add("--rtol", type=float, help="relative tolerance of the solver")
+    add(
         "--max-evals",
         type=int,
         help="evaluations per pair, at most; of a network that is not solved, its refinements",
     )
-    parser.add_argument(
+    add(
         "--correlation",
         type=Literal["all-pairs", "on-demand"],
         help="all-pairs takes memory quadratic in the number of pixels, on-demand little memory "
         "and more time (default: as trained, or all-pairs)",
     )
-    parser.add_argument(
+    add(
         "--scale",
         type=float,
         metavar="PIXELS",
         help="length in pixels of the most saturated colour (default: the 99th percentile of all)",
     )
-    parser.add_argument(
+    add(
         "--video",
         type=Path,
         metavar="FILE",
         help="frames: write the colours as a video too, FILE.gif or FILE.mp4",
     )
-    parser.add_argument(
-        "--fps", type=float, help="its frames per second (default: 15)", metavar="RATE"
-    )
-    parser.add_argument(
+    add("--fps", type=float, help="its frames per second (default: 15)", metavar="RATE")
+    add(
         "--submit",
         type=Literal["sintel", "kitti"],
         help="process the test images of a benchmark: sintel or kitti",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -132,65 +132,38 @@ class Surface:
         return total / (3 * _CELL**2 * (right - left) * (bottom - top))
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Parts of photographs that layers could show, ``(scenes, layers)``.
+def _choose_parts(
+    drawn: np.ndarray, spans: np.ndarray, scale: np.ndarray, surfaces: Sequence[Surface]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each layer, the first of some parts of photographs with enough details, or the one that
+    has most.
 
-    Attributes:
-        photograph: Which.
-        there: Their middles.
-        scale: Pixels of the photograph in one of the image.
-        details: Of `Surface.details`.
+    Args:
+        drawn: Numbers in [0, 1): which photograph, and where in it across and down, ``(3,
+            candidates, scenes, layers)``.
+        spans: Width and height of what each layer shows, in pixels of the image.
+        scale: Pixels of the photograph in one of the image, fewer where it is too small.
+        surfaces: Of each photograph.
+
+    Returns:
+        Which photograph, the middle of the part, and the scale, ``(scenes, layers, ...)``.
     """
-
-    photograph: np.ndarray
-    there: np.ndarray
-    scale: np.ndarray
-    details: np.ndarray
-
-    @classmethod
-    def draw(
-        cls,
-        drawn: tuple[np.ndarray, np.ndarray, np.ndarray],
-        spans: np.ndarray,
-        scale: np.ndarray,
-        surfaces: Sequence[Surface],
-    ) -> _Part:
-        """A part for each layer, by three numbers in [0, 1).
-
-        Args:
-            drawn: Which photograph, and where in it across and down.
-            spans: Width and height of what the layer shows, in pixels of the image.
-            scale: Pixels of the photograph in one of the image, fewer where it is too small.
-            surfaces: Of each photograph.
-        """
-        which, *place = drawn
-        number = np.floor(which * len(surfaces)).astype(np.int64)
-        sizes = np.array([surface.size[::-1] for surface in surfaces], np.float64)
-        available = sizes[number] - 1
-        scale = np.minimum(scale, (available / spans).min(-1))
-        half = scale[..., None] * spans / 2
-        there = available / 2 + (np.stack(place, -1) - 0.5) * (available - 2 * half)
-        details = np.empty(number.shape)
-        for each in np.unique(number):
-            mine = number == each
-            low, high = there[mine] - half[mine], there[mine] + half[mine]
-            details[mine] = surfaces[each].details(low, high)
-        return cls(number, there, scale, details)
-
-    @classmethod
-    def first_with_details(cls, parts: Sequence[_Part]) -> _Part:
-        """For each layer, the first part with enough details, or that which has most."""
-        details = np.stack([part.details for part in parts])
-        enough = details >= _ENOUGH
-        chosen = np.where(enough.any(0), enough.argmax(0), details.argmax(0))
-
-        def pick(name: str) -> np.ndarray:
-            values = np.stack([getattr(part, name) for part in parts])
-            index = chosen.reshape(1, *chosen.shape, *[1] * (values.ndim - 3))
-            return np.take_along_axis(values, index, 0)[0]
-
-        return cls(pick("photograph"), pick("there"), pick("scale"), pick("details"))
+    which, *place = drawn
+    number = np.floor(which * len(surfaces)).astype(np.int64)
+    sizes = np.array([surface.size[::-1] for surface in surfaces], np.float64)
+    available = sizes[number] - 1
+    scales = np.minimum(scale, (available / spans).min(-1))
+    half = scales[..., None] * spans / 2
+    there = available / 2 + (np.stack(place, -1) - 0.5) * (available - 2 * half)
+    details = np.empty(number.shape)
+    for each in np.unique(number):
+        mine = number == each
+        low, high = there[mine] - half[mine], there[mine] + half[mine]
+        details[mine] = surfaces[each].details(low, high)
+    enough = details >= _ENOUGH
+    chosen = np.where(enough.any(0), enough.argmax(0), details.argmax(0))[None]
+    number, scales = (np.take_along_axis(each, chosen, 0)[0] for each in (number, scales))
+    return number, np.take_along_axis(there, chosen[..., None], 0)[0], scales
 
 
 def compose(outer: np.ndarray, inner: np.ndarray) -> np.ndarray:
@@ -262,30 +235,34 @@ def draw(
     spans[:, 0, 1] = (sine * width + cosine * height)[:, 0]
     scale = np.exp(0.3 * (2 * next(numbers) - 1))  # pixels of the photograph in one of the image
     draws = [(next(numbers), next(numbers), next(numbers)) for _ in range(CANDIDATES)]
-    parts = [_Part.draw(each, spans, scale, surfaces) for each in draws]
-    part = _Part.first_with_details(parts)
-    linear = part.scale[..., None, None] * _rotation(angle)
+    parts = np.moveaxis(np.array(draws), 1, 0)
+    photograph, there, scale = _choose_parts(parts, spans, scale, surfaces)
+    linear = scale[..., None, None] * _rotation(angle)
     linear[..., 0, :] *= np.where(next(numbers) < 0.5, -1.0, 1.0)[..., None]
-    texture = _about(linear, middle, part.there)
+    texture = _about(linear, middle, there)
 
-    # Colour: contrast about a middle grey, brightness, and a tint.
-    contrast = np.exp(0.3 * (2 * next(numbers) - 1))
-    brightness = 30 * (2 * next(numbers) - 1)
-    tint = np.stack([np.exp(0.2 * (2 * next(numbers) - 1)) for _ in range(3)], -1)
-    gain = contrast[..., None] * tint
-    added = (_GREY + brightness - _GREY * contrast)[..., None] * tint
-
+    colour = _draw_colour(numbers)
     assert next(numbers, None) is None  # `_NUMBERS` is how many there are
     return Scenes(
         there=np.arange(1 + most) <= count[:, None],
-        photograph=part.photograph,
+        photograph=photograph,
         texture=texture,
-        colour=np.stack([gain, added], 2),
+        colour=colour,
         local=local,
         outline=outline,
         forward=forward,
         backward=backward,
     )
+
+
+def _draw_colour(numbers: Iterator[np.ndarray]) -> np.ndarray:
+    """Contrast about a middle grey, brightness, and a tint, as `Scenes.colour`."""
+    contrast = np.exp(0.3 * (2 * next(numbers) - 1))
+    brightness = 30 * (2 * next(numbers) - 1)
+    tint = np.stack([np.exp(0.2 * (2 * next(numbers) - 1)) for _ in range(3)], -1)
+    gain = contrast[..., None] * tint
+    added = (_GREY + brightness - _GREY * contrast)[..., None] * tint
+    return np.stack([gain, added], 2)
 
 
 def _rotation(angle: np.ndarray) -> np.ndarray:

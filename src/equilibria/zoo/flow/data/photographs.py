@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import operator
 import os
 import typing
 from collections.abc import Iterable, Sequence
@@ -133,7 +131,7 @@ def _read_set(source: str, data_dir: str | os.PathLike[str] | None, download: bo
     """Images of a data set, evenly spread."""
     if source == "layers":
         raise ValueError("photographs is 'layers', which are made of photographs: name other ones")
-    found = registry.load(source, data_dir, download, kind=_kinds(source))
+    found = registry.load(source, data_dir, download, kind=_find_kind(source))
 
     def images(split: Any) -> list[Tensor]:
         count = min(MOST, len(split))
@@ -148,15 +146,19 @@ def _read_set(source: str, data_dir: str | os.PathLike[str] | None, download: bo
     return Photographs.divide(found.title, whole, [f"an image of {found.title}"] * len(whole))
 
 
-def _kinds(source: str) -> Any:
-    """The types of data sets with images to take: those of flow, and all with an `_Images`.
+def _find_kind(source: str) -> Any:
+    """The type of a data set: `FlowSet` or one with `_Images`; of a name that is not known, all.
 
-    Of a data set that there is, its own type alone is asked, so that no other is imported.
+    Raises:
+        ValueError: If the data set is of another type.
     """
     known = registered("data")
-    places = [known[source][0]] if source in known else [kind for kind, _ in known.values()]
-    kinds = dict.fromkeys(map(resolve, places))
-    return functools.reduce(operator.or_, (k for k in kinds if _has_images(k)), FlowSet)
+    if source not in known:
+        return object
+    kind = resolve(known[source][0])
+    if kind is not FlowSet and not _has_images(kind):
+        raise ValueError(f"the data set {source!r} has no images of scenes: name another one")
+    return kind
 
 
 @runtime_checkable
