@@ -27,7 +27,9 @@ from equilibria.run.trainer import Trainer
 from equilibria.zoo.signal import data as signals
 from equilibria.zoo.signal.data import Signal
 from equilibria.zoo.signal.model import gradient
-from equilibria.zoo.signal.task import Described, GridTask, SignalRepresentation, suggest_scale
+from equilibria.zoo.signal.task.fitting import Described, suggest_scale
+from equilibria.zoo.signal.task.grid import GridTask
+from equilibria.zoo.signal.task.reading import SignalRepresentation
 
 MODEL = {"name": "imfn", "inputs": None, "outputs": None, "width": 16, "scale": None}
 TREE = {

@@ -45,20 +45,6 @@ def test_an_absurd_header_of_an_idx_file_is_named(
         mnist.read_idx(tmp_path / name)
 
 
-@pytest.fixture
-def unpacked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How many bytes gzip has unpacked since the test began."""
-    original, count = gzip.GzipFile.read, [0]
-
-    def read(self: gzip.GzipFile, size: int | None = -1) -> bytes:
-        block = original(self, size)
-        count[0] += len(block)
-        return block
-
-    monkeypatch.setattr(gzip.GzipFile, "read", read)
-    return lambda: count[0]
-
-
 BOMB = gzip.compress(header(2, 3) + bytes(1 << 26))
 
 

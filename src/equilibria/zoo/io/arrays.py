@@ -147,13 +147,9 @@ def _array(file: IO[bytes], size: int, name: str) -> np.ndarray:
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"version {version} of the format")
-    header = (
-        np.lib.format.read_array_header_1_0
-        if version == (1, 0)
-        else np.lib.format.read_array_header_2_0
-    )
+    read_header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
     try:
-        shape, fortran, dtype = header(file)
+        shape, fortran, dtype = read_header(file)
     except Exception as error:  # it is parsed as Python, and a damaged one can raise anything
         raise ValueError(f"its header: {error}") from None
     if dtype.hasobject:

@@ -6,7 +6,7 @@ import codecs
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -137,14 +137,6 @@ class Format:
             raise ValueError(f"an underscore in {cell!r}")
         return float(text)
 
-    def is_number(self, cell: str) -> bool:
-        """Whether a cell has a number, or none."""
-        try:
-            self.number(cell)
-        except ValueError:
-            return False
-        return True
-
     def numbers(self, row: Sequence[str]) -> list[float]:
         """The numbers of a row; see `number`."""
         return list(map(self.number, row))
@@ -153,7 +145,7 @@ class Format:
         """The names that a row of them gives to columns; None if it has a number or is empty."""
         if all(cell.strip().lower() in MISSING for cell in row):
             return None
-        if any(_is_number(cell.replace(",", ".")) for cell in row if cell.strip()):
+        if any(_is_number(cell.replace(",", "."), float) for cell in row if cell.strip()):
             return None
         if any(re.search(r"\d", cell) and not re.search(r"[^\W\d_]", cell) for cell in row):
             return None  # numbers in another format
@@ -161,9 +153,9 @@ class Format:
         return (row[0].lstrip("# ").strip(), *(cell.strip() for cell in row[1:]))
 
 
-def _is_number(cell: str) -> bool:
+def _is_number(cell: str, read: Callable[[str], float]) -> bool:
     try:
-        float(cell)
+        read(cell)
     except ValueError:
         return False
     return True
@@ -322,6 +314,6 @@ def _parse(
     except csv.Error:
         pass
     except ValueError:
-        part = sum(map(form.is_number, row)) / len(row)
+        part = sum(_is_number(cell, form.number) for cell in row) / len(row)
         return found, (len(found) + part) / (len(lines) + 1)
     return found, len(found) / (len(lines) + 1)

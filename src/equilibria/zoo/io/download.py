@@ -13,6 +13,7 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -207,13 +208,10 @@ def _judge(part: Path, ends: bool) -> None:
         raise DataError("the server gave no length, so whether the file arrived whole is unknown")
 
 
-def _read_through(unpack: Callable[..., Any]) -> Callable[[Path], None]:
-    def check(path: Path) -> None:
-        with unpack(path, "rb") as file:
-            while file.read(_BLOCK):
-                pass
-
-    return check
+def _read_through(path: Path, unpack: Callable[..., Any]) -> None:
+    with unpack(path, "rb") as file:
+        while file.read(_BLOCK):
+            pass
 
 
 def _check_zip(path: Path) -> None:
@@ -232,10 +230,10 @@ _CHECKS: dict[str, Callable[[Path], None]] = {
     ".zip": _check_zip,
     ".npz": _check_zip,
     ".tar": _check_tar,
-    ".gz": _read_through(gzip.open),
-    ".tgz": _read_through(gzip.open),
-    ".bz2": _read_through(bz2.open),
-    ".xz": _read_through(lzma.open),
+    ".gz": partial(_read_through, unpack=gzip.open),
+    ".tgz": partial(_read_through, unpack=gzip.open),
+    ".bz2": partial(_read_through, unpack=bz2.open),
+    ".xz": partial(_read_through, unpack=lzma.open),
 }
 """What raises one of `archive.DAMAGED` or `DAMAGED_ZIP` if a file of that ending is not whole."""
 

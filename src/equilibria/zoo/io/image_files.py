@@ -87,7 +87,7 @@ class View:
         Args:
             content: Of its file.
             name: Of its file, for messages.
-            drawn: Numbers that decide which part is shown, a row of `crops.draw`; None for the
+            drawn: Numbers that decide which part is shown, a row of `draw`; None for the
                 middle.
             smallest: Least share of the image's area that such a part has.
 
@@ -223,7 +223,7 @@ class ImageFiles(View):
 
         Args:
             places: Of the images, ``(count,)``.
-            drawn: Numbers that decide which part of each is shown, of `crops.draw`; None for what
+            drawn: Numbers that decide which part of each is shown, of `draw`; None for what
                 the split shows.
             smallest: Least share of an image's area that such a part has.
 

@@ -55,8 +55,6 @@ def cache() -> Path:
 # --- remote ---------------------------------------------------------------------------------------
 
 
-_ELSEWHERE = "--data-dir or EQUILIBRIA_DATA"
-
 # What stands for itself in an address: not all servers take "%2B" for the plus of a file's name.
 _PATH = "/+"
 
@@ -190,7 +188,7 @@ class Files:
     Attributes:
         entry: The data set.
         data_dir: Folder that is searched before ``$EQUILIBRIA_DATA`` and the user's cache.
-        may_download: Whether missing files may be downloaded, into `locate.downloads`.
+        may_download: Whether missing files may be downloaded, into `downloads`.
     """
 
     entry: Entry
@@ -268,7 +266,7 @@ class Files:
         ]
         advice = self.entry.how_to_get or (
             f"Allow the download ({remote.size}; licence: {remote.licence}), or fetch "
-            f"{remote.address} and name its folder with {_ELSEWHERE}"
+            f"{remote.address} and name its folder with --data-dir or EQUILIBRIA_DATA"
         )
         where = ", ".join(map(str, places))
         raise DataError(

@@ -31,7 +31,7 @@ class JournalError(RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class JournalLayout:
     """What is in the folder of a prediction.
 
     Attributes:
@@ -47,7 +47,7 @@ class Layout:
     files: tuple[str, ...] = ("mask", "overlay")
 
 
-PREDICTIONS = Layout()
+PREDICTIONS = JournalLayout()
 """Of classes and masks."""
 
 
@@ -57,7 +57,7 @@ def journal(
     about: Mapping[str, Any],
     *,
     overwrite: bool = False,
-    layout: Layout = PREDICTIONS,
+    layout: JournalLayout = PREDICTIONS,
 ) -> Iterator[Journal]:
     """Open the journal in a folder, or begin one, with the lock on it for a block.
 
@@ -101,7 +101,7 @@ def journal(
                 os.fsync(file.fileno())
 
 
-def _has_pictures(folder: Path, line: bytes, layout: Layout) -> bool:
+def _has_pictures(folder: Path, line: bytes, layout: JournalLayout) -> bool:
     """Whether the pictures of a row are there: pictures are not flushed to the disk one by one."""
     try:
         row = files.from_json(line.decode())
@@ -169,7 +169,7 @@ class Journal:
         names: of pictures that were drawn, in small letters, with the path of the image of each.
     """
 
-    def __init__(self, folder: Path, file: TextIO, layout: Layout = PREDICTIONS) -> None:
+    def __init__(self, folder: Path, file: TextIO, layout: JournalLayout = PREDICTIONS) -> None:
         self.folder, self.rows, self.table = folder, folder / layout.rows, folder / layout.table
         self._file, self._flushed = file, time.monotonic()
         self.done: set[str] = set()

@@ -346,21 +346,8 @@ def features(path: Path, channel: int | None = None) -> Tensor:
         DataError: If it is no recording, is damaged, has a rate that is not within `RATES`, or
             no such channel.
     """
-    return log_mel(samples(*read(path, channel), path))
-
-
-def samples(wave: Tensor, rate: int, name: str | Path) -> Tensor:
-    """A recording at 16 kHz, by a polyphase filter where it has another rate.
-
-    Args:
-        wave: The recording, ``(samples,)``.
-        rate: Its samples per second.
-        name: Of its file, for messages.
-
-    Raises:
-        DataError: If the rate is not within `RATES`.
-    """
-    return resample(wave, rate, RATE, name)
+    wave, rate = read(path, channel)
+    return log_mel(resample(wave, rate, RATE, path))
 
 
 def resample(wave: Tensor, rate: int, new: int, name: str | Path) -> Tensor:

@@ -13,7 +13,8 @@ from equilibria.run.pictures import image_png, size_to_look_at
 from equilibria.solve import Status
 from equilibria.words import percent
 from equilibria.zoo.signal.data import Points
-from equilibria.zoo.signal.task import GridTask, ShapeTask
+from equilibria.zoo.signal.task.grid import GridTask
+from equilibria.zoo.signal.task.shape import ShapeTask
 
 _FRAMES = 3
 """Frames of a film that are shown."""

@@ -20,7 +20,7 @@ from equilibria.zoo.flow.data import FlowField, write_flow
 from equilibria.zoo.flow.predict.frames import FramePair
 from equilibria.zoo.flow.predict.network import Estimate, FlowNetwork
 from equilibria.zoo.io.colours import change_colours, colour_png
-from equilibria.zoo.io.rows import Journal, Layout
+from equilibria.zoo.io.rows import Journal, JournalLayout
 
 # --- deadline -------------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ def mismatch(first: Tensor, second: Tensor, flow: Tensor) -> float:
 # --- engine ---------------------------------------------------------------------------------------
 
 
-FOLDER = Layout(
+FOLDER = JournalLayout(
     rows="flow.jsonl",
     table="flow.csv",
     folders=("flow", "clean", "final", "convergence", "colours"),

@@ -16,7 +16,7 @@ from equilibria.run.data.storage import DataError, read_errors, track
 from equilibria.zoo.io import archive, download, remote, sound
 from equilibria.zoo.io.remote import Entry, Files, Remote
 from equilibria.zoo.io.sequences import Sequences, SequenceSet
-from equilibria.zoo.io.sound import CHANNELS, samples, second
+from equilibria.zoo.io.sound import CHANNELS, RATE, resample, second
 
 COMMANDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 """The words that are classes of Google-12, before silence and unknown words."""
@@ -150,7 +150,7 @@ def _features(files: Iterable[tuple[str, bytes]]) -> dict[str, Tensor]:
                 lists[name] = content.decode("utf-8", "replace")
                 continue
             where = f"{name} of Speech Commands"
-            wave = samples(*sound.decode(content, where), where)
+            wave = resample(*sound.decode(content, where), RATE, where)
             if folder == _NOISE:
                 noises[Path(file).stem] = wave
             else:

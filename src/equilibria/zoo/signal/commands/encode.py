@@ -34,7 +34,7 @@ from equilibria.zoo.signal import data as signals
 from equilibria.zoo.signal.model.configs import RepresentationConfig
 from equilibria.zoo.signal.predict import encode
 from equilibria.zoo.signal.predict.output import quality, what
-from equilibria.zoo.signal.task import SignalRepresentation
+from equilibria.zoo.signal.task.reading import SignalRepresentation
 
 LESS_MEMORY = "lower --batch-size, --model.width or --task.size"
 """What to do where the memory does not suffice."""

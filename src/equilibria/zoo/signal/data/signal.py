@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from equilibria.run.data.storage import DataError
+from equilibria.words import plural
 from equilibria.zoo.io.decode import resize
 from equilibria.zoo.signal.data.field import AXES, Field, Points
 
@@ -157,8 +158,8 @@ class Signal:
         for axis, count in zip(axes, values.shape, strict=False):
             if count < 2:
                 raise DataError(
-                    f"{name} has {count} {_WORDS[axis][count != 1]}: a signal has at "
-                    "least 2 samples along each axis"
+                    f"{name} has {plural(count, 'sample' if axis == 'time' else axis)}: a signal "
+                    "has at least 2 samples along each axis"
                 )
         raw = values.detach().cpu()
         if not bool(raw.isfinite().all()):
@@ -201,7 +202,7 @@ class Signal:
 
         An image is cut to [-1, 1] and the peak is from black to white. Of a film it is the mean of
         those of its frames. A sound is not cut, has the amplitude of its file, and the peak is 1,
-        the largest that a WAV file of integers holds; see `measure.psnr`.
+        the largest that a WAV file of integers holds; see `psnr`.
 
         Args:
             found: Values in [-1, 1], ``(*field.shape, channels)`` or ``(samples, channels)``.
@@ -239,7 +240,7 @@ class Signal:
         return Quarters(places[::2, ::2].reshape(-1), places[1::2, 1::2].reshape(-1))
 
     def resize(self, size: tuple[int, int]) -> Signal:
-        """The image or film at another size, by means over areas; see `zoo.io.resize.resize`.
+        """The image or film at another size, by means over areas; see `zoo.io.decode.resize`.
 
         Raises:
             ValueError: If it is a sound, or `size` has a side below 2.
@@ -251,12 +252,3 @@ class Signal:
         smaller = resize(pixels.reshape(-1, *pixels.shape[-3:]), size)
         values = smaller.reshape(*shape[:-2], *smaller.shape[1:]).movedim(-3, -1)
         return replace(self, field=replace(self.field, shape=shape), values=values.contiguous())
-
-
-_WORDS = {
-    "time": ("sample", "samples"),
-    "row": ("row", "rows"),
-    "column": ("column", "columns"),
-    "frame": ("frame", "frames"),
-}
-"""One of what an axis counts, and several."""

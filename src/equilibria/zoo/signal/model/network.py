@@ -332,7 +332,7 @@ class SIREN(Model):
     """h_0 = sin(omega (W_0 x + b_0)), h_i = sin(omega (W_i h_(i-1) + b_i)), Phi = W h + b.
 
     At the start W_0 ~ U(-1, 1) / inputs, all others U(-1, 1) sqrt(6 / width) / omega. h_0 is
-    computed outside of autocast, for the reason given at `filters.Phases`.
+    computed outside of autocast, for the reason given at `Phases`.
 
     papers: Sitzmann et al. 2020, sec. 3.2 and the released code.
     """
