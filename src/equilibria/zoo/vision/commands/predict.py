@@ -19,8 +19,9 @@ error, and otherwise 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -29,6 +30,7 @@ from equilibria.run.cli.options import LEARNED, add_solver, solve_by
 from equilibria.run.cli.output import Output
 from equilibria.run.cli.parser import Parser, Stopped, UserError
 from equilibria.run.cli.status import DONE, ERROR
+from equilibria.run.recipe import Recipe
 from equilibria.run.weights import checksum
 from equilibria.solve import Status
 from equilibria.words import others
@@ -47,8 +49,10 @@ LARGE = 1.5
 through windows of that size."""
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run `equilibria predict` with the words `argv` and return the exit status."""
+VIEWS = Views()
+
+
+def _parse(argv: Sequence[str]) -> Any:
     parser = Parser("predict", __doc__)
     parser.add_argument("run", type=Path, help="run folder, for example runs/mdeq-images")
     parser.add_argument(
@@ -71,13 +75,42 @@ def main(argv: Sequence[str]) -> int:
         "--video", action="store_true", help="treat the images as consecutive frames of a video"
     )
     add_solver(parser)
-    seen_as = Views()
-    seen_as.add_to(parser)
+    VIEWS.add_to(parser)
     parser.add_device()
     arguments = parser.parse_args(list(argv))
     for option in ("batch_size", "top"):
         if (value := getattr(arguments, option)) is not None and value < 1:
             raise UserError(f"--{option.replace('_', '-')} must be 1 or more; got {value}")
+    return arguments
+
+
+def _check(arguments: Any, recipe: Recipe, views: Mapping[str, Any], masks: bool) -> None:
+    """Raise UserError for options that a run has no use for.
+
+    Args:
+        arguments: as `_parse` returns them.
+        recipe: of the run.
+        views: how images are seen.
+        masks: whether the network predicts a mask for each image.
+    """
+    if arguments.video and (views or not recipe.model.implicit):
+        what = f"--{next(iter(views))}" if views else f"{type(recipe.model).__name__}"
+        raise UserError(
+            f"--video starts each solve at the equilibrium of the frame before, which {what} does "
+            "not have: leave one of the two out"
+        )
+    if masks and arguments.top is not None:
+        raise UserError("--top is for classification, and this run predicts masks: leave it out")
+    if not masks and arguments.no_overlays:
+        raise UserError(
+            "--no-overlays is for segmentation, and this run predicts the class of each image: "
+            "leave it out"
+        )
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `equilibria predict` with the words `argv` and return the exit status."""
+    arguments = _parse(argv)
     folder = run.Folder(arguments.run)
     if not folder.path.is_dir():
         raise run.RunError(f"there is no run folder {folder.path}")
@@ -87,14 +120,10 @@ def main(argv: Sequence[str]) -> int:
             f"predict is for networks on images, and {folder.path} has another, "
             f"{recipe.model.title}: name a run on images"
         )
-    views = seen_as.changes_of(arguments, recipe)
-    if arguments.video and (views or not recipe.model.implicit):
-        what = f"--{next(iter(views))}" if views else f"{type(recipe.model).__name__}"
-        raise UserError(
-            f"--video starts each solve at the equilibrium of the frame before, which {what} does "
-            "not have: leave one of the two out"
-        )
+    views = VIEWS.changes_of(arguments, recipe)
     seen = Seen.read(folder.path / IMAGES)
+    masks = seen.kind == "segmentation" and "masks" in getattr(recipe.model, "heads", ("masks",))
+    _check(arguments, recipe, views, masks)
     out = arguments.out or folder.path / "predictions"
     paths = pictures(arguments.images, without=out)
     wanted = {str(path) for path in paths}
@@ -102,19 +131,11 @@ def main(argv: Sequence[str]) -> int:
     solver = solve_by(arguments.solver, loaded)
     accelerator = evaluation.accelerator(recipe.precision, arguments.device)
     console = Output(quiet=arguments.quiet)
-    model, large = seen_as.view(loaded.model.to(accelerator.device), views), None
-    masks = seen.kind == "segmentation" and "masks" in getattr(recipe.model, "heads", ("masks",))
-    if masks and arguments.top is not None:
-        raise UserError("--top is for classification, and this run predicts masks: leave it out")
-    if not masks and arguments.no_overlays:
-        raise UserError(
-            "--no-overlays is for segmentation, and this run predicts the class of each image: "
-            "leave it out"
-        )
+    model, large = VIEWS.view(loaded.model.to(accelerator.device), views), None
     if masks and "window" not in views and not arguments.video:
         high, wide = (round(LARGE * side) for side in seen.shape[1:])
         window = {"window": (high, wide), "overlap": min(high, wide) // 4}
-        large = Large(seen_as.view(loaded.model, {**views, **window}), (high, wide))
+        large = Large(VIEWS.view(loaded.model, {**views, **window}), (high, wide))
     options = Options(
         batch_size=arguments.batch_size,
         top=arguments.top or Options.top,

@@ -75,11 +75,6 @@ def class_of(sample: Raw, url: str) -> int | str:
     raise _other_files(sample, url)
 
 
-def number_of(sample: Raw, url: str, labels: Sequence[str], places: Mapping[str, int]) -> int:
-    """The number of a sample's class; see `class_of` and `check_class`."""
-    return check_class(class_of(sample, url), name_of(sample, url), labels, places)
-
-
 def check_class(
     given: int | str, name: str, labels: Sequence[str], places: Mapping[str, int]
 ) -> int:
@@ -251,9 +246,9 @@ class ShardImages:
 
         def one(k: int) -> None:
             url, sample = samples[k]
-            number = number_of(sample, url, self.labels, places)
-            targets[k] = number if self.numbers is None else self.numbers[number]
             name = name_of(sample, url)
+            number = check_class(class_of(sample, url), name, self.labels, places)
+            targets[k] = number if self.numbers is None else self.numbers[number]
             content = image_of(sample, url)
             images[k] = torch.from_numpy(self.view.pixels(content, name, rows[k], smallest))
 
