@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from equilibria.run import models
+from equilibria.run.data.storage import DataError
 from equilibria.zoo.vision.model.ode import Dynamics, ODEError
 
 pytest.importorskip("torchdiffeq")
@@ -135,7 +136,7 @@ def test_a_backward_integration_that_cannot_be_finished_is_an_error(x):
 
 def test_without_torchdiffeq_no_model_is_built_and_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchdiffeq", None)
-    with pytest.raises(ImportError, match=r"pip install 'equilibria\[ode\]'"):
+    with pytest.raises(DataError, match=r"pip install 'equilibria\[ode\]'"):
         create()
 
 

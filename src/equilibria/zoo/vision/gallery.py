@@ -110,16 +110,12 @@ def _note_class(picture: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def _title(picture: Mapping[str, Any]) -> str:
-    return picture["truth"]
-
-
 CLASSIFICATION = GalleryKind(
     hang=_hang_classes,
     shape=_Images,
     describe=_describe_classes,
     note=_note_class,
-    title=_title,
+    title=lambda picture: picture["truth"],
     is_wrong=_is_mistaken,
     wide=False,
 )

@@ -1,6 +1,7 @@
 """What the configs of all image models say: the shape of an image and the number of classes."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -17,6 +18,9 @@ class VisionConfig(ClassifierConfig):
             fills in.
         classes: number of outputs; None for that of the data.
     """
+
+    dense: ClassVar[bool] = False
+    """Whether the model tells the class of each pixel, not of the whole image."""
 
     shape: tuple[int, int, int] | None = None
     classes: int | None = None
@@ -35,11 +39,6 @@ class VisionConfig(ClassifierConfig):
     def min_size(self) -> int:
         """The smallest height and width, in pixels, of an image that the model can take."""
         return 1
-
-    @property
-    def dense(self) -> bool:
-        """Whether the model tells the class of each pixel, not of the whole image."""
-        return False
 
     @property
     def remedy(self) -> str:

@@ -154,17 +154,13 @@ class UNetConfig(VisionConfig, ExplicitConfig):
             the one before.
     """
 
+    dense = True
     widths: tuple[int, ...] = (64, 128, 256, 512, 1024)
 
     @override
     def __post_init__(self) -> None:
         check_fields(self, "(0, inf)", "widths")
         super().__post_init__()
-
-    @property
-    @override
-    def dense(self) -> bool:
-        return True
 
     @property
     @override

@@ -1,6 +1,5 @@
 """Neural ODEs, and augmented ones, which equilibrium networks are compared with."""
 
-import importlib
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -11,16 +10,13 @@ from torch.nn import functional
 from typing_extensions import override
 
 from equilibria.checks import check_fields
+from equilibria.run.data.storage import require
 from equilibria.run.models.base import ExplicitConfig, Model, ModelError, Prediction
 from equilibria.zoo.vision.model.config import VisionConfig
 
 
 class ODEError(ModelError):
     """The initial value problem could not be integrated as asked."""
-
-
-class MissingPackage(ImportError):
-    """A package of an extra is not installed; the message says how to get it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +171,7 @@ class NeuralODE(Model):
         evals: evaluations of the dynamics in the latest forward.
 
     Raises:
-        MissingPackage: torchdiffeq is not installed.
+        DataError: torchdiffeq is not installed.
 
     papers: Chen et al. 2018; Dupont et al. 2019, for added channels and for images.
     """
@@ -226,13 +222,7 @@ class NeuralODE(Model):
 
 
 def _torchdiffeq() -> ModuleType:
-    try:
-        # Its tables of coefficients are tensors, made as it is first imported: on the meta device,
-        # where models are built to be counted, they would have no values for the whole process.
-        with torch.device("cpu"):
-            return importlib.import_module("torchdiffeq")
-    except ImportError as error:
-        raise MissingPackage(
-            "neural ODEs are integrated by torchdiffeq, which is not installed: "
-            "pip install 'equilibria[ode]', or in a clone pip install '.[ode]'"
-        ) from error
+    # Its tables of coefficients are tensors, made as it is first imported: on the meta device,
+    # where models are built to be counted, they would have no values for the whole process.
+    with torch.device("cpu"):
+        return require("torchdiffeq", "torchdiffeq", "ode", "the integration of a neural ODE")

@@ -114,6 +114,7 @@ class SegmentationCellConfig(MultiscaleConfig):
     papers: Bai et al. 2020, sec. 3; Bai 2022 (thesis), sec. 3.1.
     """
 
+    dense = True
     heads: tuple[Head, ...] = ("masks",)
     resolutions: Resolutions = "all"
     head_channels: tuple[int, ...] | None = None
@@ -128,11 +129,6 @@ class SegmentationCellConfig(MultiscaleConfig):
         if self.resolutions not in ("all", "highest"):
             raise ValueError(f"resolutions must be 'all' or 'highest'; got {self.resolutions!r}")
         check_bottlenecks(self.channels, self.inner, self.final)
-
-    @property
-    @override
-    def dense(self) -> bool:
-        return True
 
     @property
     def inner(self) -> tuple[int, ...]:

@@ -157,6 +157,8 @@ class SegmentationTask(ImageTask):
         if config.crop == "auto":
             config = replace(config, crop=config.size)
         self.config = config
+        # What is shown of a training image; "auto" is none any more.
+        self.crop = None if config.crop == "auto" else config.crop
         found: SegmentationSet = load(data, data_dir, size=config.size, **options)
         splits = {"train": found.train, "valid": found.valid, "test": found.test}
         self.images = {name: each.decode_all() for name, each in splits.items() if each}
@@ -199,11 +201,6 @@ class SegmentationTask(ImageTask):
         for place in range(len(train)):
             total += torch.bincount(train.mask(place).flatten().long(), minlength=256)
         return total[: self.classes]
-
-    @property
-    def crop(self) -> tuple[int, int] | None:
-        """The height and width of what is shown of a training image."""
-        return None if self.config.crop == "auto" else self.config.crop
 
     def _usual_size(self) -> tuple[int, int]:
         """The height and width that training images are shown at."""

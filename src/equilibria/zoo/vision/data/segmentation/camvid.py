@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,16 +57,10 @@ def read_camvid(
         ValueError: If `channels` is given and not 3.
     """
     check_rgb(channels, files.entry.title)
-    place = files.paths[0]
-    if files.remote.copy is not None:
-        content, names = _open_tars(files.paths)
-    elif place.suffix == ".zip":
-        content, names = _open_zip(place)
-    else:
-        content, names = _open_folder(place.parent)
-    pairs, checksum = _pair_frames(content, names, place.parent)
+    encoded = _read_files(files)
+    pairs, checksum = _pair_frames(encoded, files.paths[0].parent)
     splits = {
-        split: _find_images(content, pairs[split], size, f"{checksum[:24]}-{split}")
+        split: _find_images(encoded, pairs[split], size, f"{checksum[:24]}-{split}")
         for split in SPLITS
     }
     return SegmentationSet(
@@ -81,56 +74,43 @@ def read_camvid(
     )
 
 
-Reader = Callable[[str], bytes]
-"""Gives the content of ``SPLIT/NAME``, ``SPLITannot/NAME`` or ``SPLIT.txt``."""
+def _read_files(files: Files) -> dict[str, bytes]:
+    """What all files hold, by their names: ``SPLIT/NAME``, ``SPLITannot/NAME``, ``SPLIT.txt``."""
+    place = files.paths[0]
+    if files.remote.copy is not None:  # a tar file and a list of names for each split
+        found: dict[str, bytes] = {}
+        for path in files.paths:
+            if path.suffix == ".tar":
+                found |= dict(archive.members(path, lambda name: True))
+            else:
+                with read_errors(path):
+                    found[path.name] = path.read_bytes()
+        return found
+    if place.suffix == ".zip":
+        return _read_zip(place)
+    root = place.parent
+    with read_errors(root):
+        folders = [root / folder for split in SPLITS for folder in (split, f"{split}annot")]
+        paths = [path for folder in folders for path in folder.iterdir()]
+        lists = [root / f"{split}.txt" for split in SPLITS]
+        return {path.relative_to(root).as_posix(): path.read_bytes() for path in (*lists, *paths)}
 
 
-def _open_folder(root: Path) -> tuple[Reader, list[str]]:
-    """The repository's own folder, unpacked."""
-    names = [f"{split}.txt" for split in SPLITS]
-    for split in SPLITS:
-        for folder in (split, f"{split}annot"):
-            with read_errors(root / folder):
-                names += [f"{folder}/{path.name}" for path in (root / folder).iterdir()]
-
-    def content(name: str) -> bytes:
-        with read_errors(root / name):
-            return (root / name).read_bytes()
-
-    return content, names
-
-
-def _open_zip(path: Path) -> tuple[Reader, list[str]]:
+def _read_zip(path: Path) -> dict[str, bytes]:
     """The repository, as its host packs it."""
-    with read_errors(path, *archive.DAMAGED_ZIP):
-        packed, lock = archive.open_zip(path, path), threading.Lock()
-    entries = [entry for entry in packed.infolist() if entry.filename.split("/")[1:2] == ["CamVid"]]
-    inside = {entry.filename.split("/", 2)[2]: entry for entry in entries if not entry.is_dir()}
-    # No more of an entry is unpacked than it says.
-    if (total := sum(entry.file_size for entry in inside.values())) > archive.LARGEST:
-        raise DataError(
-            f"{path} unpacks to {total:,} bytes and CamVid to 190 million: it is damaged or the "
-            "wrong file: delete it and run again"
-        )
-    names = list(inside)
-
-    def content(name: str) -> bytes:
-        with lock, read_errors(path, *archive.DAMAGED_ZIP):
-            return packed.read(inside[name])
-
-    return content, names
-
-
-def _open_tars(paths: Sequence[Path]) -> tuple[Reader, list[str]]:
-    """A tar file and a list of names for each split."""
-    found: dict[str, bytes] = {}
-    for path in paths:
-        if path.suffix == ".tar":
-            found |= dict(archive.members(path, lambda name: True))
-        else:
-            with read_errors(path):
-                found[path.name] = path.read_bytes()
-    return found.__getitem__, list(found)
+    with read_errors(path, *archive.DAMAGED_ZIP), archive.open_zip(path, path) as packed:
+        inside = {
+            entry.filename.split("/", 2)[2]: entry
+            for entry in packed.infolist()
+            if entry.filename.split("/")[1:2] == ["CamVid"] and not entry.is_dir()
+        }
+        # No more of an entry is unpacked than it says.
+        if (total := sum(entry.file_size for entry in inside.values())) > archive.LARGEST:
+            raise DataError(
+                f"{path} unpacks to {total:,} bytes and CamVid to 190 million: it is damaged or "
+                "the wrong file: delete it and run again"
+            )
+        return {name: packed.read(entry) for name, entry in inside.items()}
 
 
 def _stems(text: str) -> list[str]:
@@ -139,22 +119,21 @@ def _stems(text: str) -> list[str]:
 
 
 def _pair_frames(
-    content: Reader, names: Sequence[str], place: Path
+    encoded: Mapping[str, bytes], place: Path
 ) -> tuple[dict[str, list[tuple[str, str]]], str]:
     """The names of all frames with their masks by split, and a checksum of their content.
 
     Args:
-        content: Gives the content of a file.
-        names: Of all files.
+        encoded: What all files hold, by their names.
         place: Where they are, for messages.
     """
-    there = {name.rpartition(".")[0]: name for name in names if not name.endswith(".txt")}
+    there = {name.rpartition(".")[0]: name for name in encoded if not name.endswith(".txt")}
     pairs: dict[str, list[tuple[str, str]]] = {split: [] for split in SPLITS}
     total = hashlib.sha256()
     for split, count in SPLITS.items():
-        if f"{split}.txt" not in names:
+        if f"{split}.txt" not in encoded:
             raise DataError(f"CamVid in {place} lacks {split}.txt: unpack it again")
-        stems = _stems(content(f"{split}.txt").decode("utf-8", "replace"))
+        stems = _stems(encoded[f"{split}.txt"].decode("utf-8", "replace"))
         if len(stems) != count:
             raise DataError(f"{split}.txt of {place} lists {len(stems)} frames: expected {count}")
         for stem in stems:
@@ -163,17 +142,17 @@ def _pair_frames(
                 raise DataError(f"CamVid in {place} lacks {lacking[0]}: unpack it again")
             image, mask = there[wanted[0]], there[wanted[1]]
             for name in (image, mask):
-                total.update(f"{name}\0".encode() + content(name))
+                total.update(f"{name}\0".encode() + encoded[name])
             pairs[split].append((image, mask))
     return pairs, total.hexdigest()
 
 
 def _find_images(
-    content: Reader, pairs: Sequence[tuple[str, str]], size: Size | None, key: str
+    encoded: Mapping[str, bytes], pairs: Sequence[tuple[str, str]], size: Size | None, key: str
 ) -> MaskedImages:
     """The frames of a split, at their own size or another, which is kept in the cache by a key."""
     images = Encoded(
-        read=content,
+        read=encoded.__getitem__,
         images=[image for image, _ in pairs],
         masks=[mask for _, mask in pairs],
         mode="RGB",

@@ -7,7 +7,6 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -29,18 +28,6 @@ Numbers = np.ndarray | Callable[[np.ndarray, str], np.ndarray]
 """What the values of masks stand for; see `Encoded`."""
 
 
-class Source(Protocol):
-    """Images and masks by their places."""
-
-    def image(self, place: int) -> Tensor:
-        """Return an image, uint8, ``(channels, height, width)``."""
-        ...
-
-    def mask(self, place: int) -> Tensor:
-        """Return a mask, uint8, ``(height, width)``: numbers of classes, and `VOID`."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class MaskedImages:
     """Images, each with the class of each of its pixels.
@@ -56,7 +43,7 @@ class MaskedImages:
     names: Sequence[str] = field(repr=False)
     sizes: Sequence[Size] = field(repr=False)
     channels: int
-    source: Source = field(repr=False)
+    source: Kept | Encoded = field(repr=False)
     places: Sequence[int] = field(repr=False)
 
     def __len__(self) -> int:
@@ -113,7 +100,7 @@ class MaskedImages:
 
 @dataclass(frozen=True)
 class Kept:
-    """Images and masks in memory."""
+    """Images and masks in memory, uint8: ``(channels, height, width)`` and ``(height, width)``."""
 
     images: Sequence[Tensor] | Tensor
     masks: Sequence[Tensor] | Tensor

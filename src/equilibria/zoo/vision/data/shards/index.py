@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 from equilibria import files
-from equilibria.run.data.storage import DataError, read_errors, write_errors
+from equilibria.run.data.storage import DataError, read_errors, require, write_errors
 from equilibria.zoo.io.archive import DAMAGED, entries
 
 # --- address --------------------------------------------------------------------------------------
@@ -33,11 +33,6 @@ WAIT = 1.0
 
 TIMEOUT = 60.0
 """Seconds without an answer after which an attempt ends."""
-
-MISSING = (
-    "can only be opened by webdataset, which is not installed: pip install 'equilibria[stream]', "
-    "or in a clone pip install '.[stream]'"
-)
 
 _BLOCK = 1 << 20
 
@@ -70,10 +65,7 @@ def read_address(url: str) -> bytes:
         path = url if not scheme else urllib.request.url2pathname(urlparse(url).path)
         with read_errors(url):
             return Path(path).read_bytes()
-    try:
-        from webdataset.gopen import gopen  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise DataError(f"{url} {MISSING}") from error
+    gopen = require("webdataset.gopen", "webdataset", "stream", url).gopen
     try:
         with read_errors(url), gopen(url) as stream:
             return stream.read()
