@@ -217,21 +217,19 @@ _HEAD = re.compile(
 _NEAREST, _FARTHEST = 1e-30, 1e6
 """Pixels: no flow is longer, but for what stands for unknown, and few are shorter."""
 
-_CHANNELS = {b"PF": 3, b"Pf": 1}
 
+def read_pfm(path: Path) -> FlowField:
+    """Read flow from a .pfm file of colour, in either byte order.
 
-def read_map(path: Path) -> Tensor:
-    """Read a float image, of colour or grey, in either byte order.
-
-    Its header is ``PF`` or ``Pf``, width, height and a scale, whose sign is the byte order:
-    negative for little-endian. Rows follow from the bottom to the top. Values are given as they are
-    stored, whatever the scale.
-
-    Returns:
-        float32, ``(channels, height, width)``, 3 channels or 1, the top row first.
+    Its header is ``PF``, width, height and a scale, whose sign is the byte order: negative for
+    little-endian. Rows follow from the bottom to the top. Red is u, green is v, and blue is not
+    used; values are given as they are stored, whatever the scale. A pixel whose flow is 1e10, as in
+    .flo files, is unknown.
 
     Raises:
-        DataError: If it is truncated or too long, or of another format.
+        DataError: If it is truncated or too long, of another format, or grey, or has a flow that is
+            not finite, or beyond 1e6 pixels, or mostly below 1e-30, as where its scale says the
+            wrong byte order.
     """
     content = read_bytes(path, _HEADER + 12 * LARGEST)
     head = _HEAD.match(content[:_HEADER])
@@ -241,7 +239,11 @@ def read_map(path: Path) -> Tensor:
             f"{path} is no .pfm file: it begins with {begin!r}, expected 'PF' or 'Pf', width, "
             "height and scale"
         )
-    channels = _CHANNELS[head[1]]
+    if head[1] == b"Pf":
+        raise DataError(
+            f"{path} is grey (Pf), and flow has two numbers for each pixel: expected a .pfm file "
+            "of colour (PF), red for u and green for v"
+        )
     width, height = int(head[2]), int(head[3])
     check_size(height, width, path)
     try:
@@ -253,46 +255,10 @@ def read_map(path: Path) -> Tensor:
             f"{path} has the scale {head[4].decode()!r}: expected a number other than 0, negative "
             "where the bytes are little-endian"
         )
-    _check_length(path, len(content) - head.end(), 4 * channels, height, width)
+    _check_length(path, len(content) - head.end(), 12, height, width)
     values = np.frombuffer(content, "<f4" if scale < 0 else ">f4", offset=head.end())
-    upwards = values.reshape(height, width, channels)[::-1].transpose(2, 0, 1)
-    return torch.from_numpy(np.ascontiguousarray(upwards.astype(np.float32)))
-
-
-def write_map(path: Path, image: Tensor) -> None:
-    """Write a float image, ``(channels, height, width)``, little-endian, with the scale -1.
-
-    Raises:
-        ValueError: If it has neither 3 channels nor 1.
-        DataError: If the file cannot be written.
-    """
-    if image.ndim != 3 or image.shape[0] not in (1, 3):
-        raise ValueError(
-            f"{path.name}: an image of shape {tuple(image.shape)}: a .pfm file holds (3, height, "
-            "width) or (1, height, width)"
-        )
-    channels, height, width = image.shape
-    head = f"{'PF' if channels == 3 else 'Pf'}\n{width} {height}\n-1.0\n"
-    values = image.detach().cpu().flip(1).permute(1, 2, 0).contiguous().numpy().astype("<f4")
-    replace_file(path, head.encode() + values.tobytes())
-
-
-def read_pfm(path: Path) -> FlowField:
-    """Read flow from a .pfm file of colour: red is u, green is v, and blue is not used.
-
-    A pixel whose flow is 1e10, as in .flo files, is unknown.
-
-    Raises:
-        DataError: As `read_map`, and if it is grey, or has a flow that is not finite, or beyond 1e6
-            pixels, or mostly below 1e-30, as where its scale says the wrong byte order.
-    """
-    image = read_map(path)
-    if len(image) != 3:
-        raise DataError(
-            f"{path} is grey (Pf), and flow has two numbers for each pixel: expected a .pfm file "
-            "of colour (PF), red for u and green for v"
-        )
-    flow = image[:2].contiguous()
+    upwards = values.reshape(height, width, 3)[::-1, :, :2].transpose(2, 0, 1)
+    flow = torch.from_numpy(np.ascontiguousarray(upwards.astype(np.float32)))
     unknown = (flow == UNKNOWN).any(0)
     flow = flow.masked_fill(unknown, 0.0)
     length = flow[flow.isfinite() & (flow != 0)].abs()
@@ -312,7 +278,10 @@ def write_pfm(path: Path, field: FlowField) -> None:
         DataError: If the file cannot be written.
     """
     flow = torch.where(field.valid, field.flow.detach(), UNKNOWN)
-    write_map(path, torch.cat([flow, torch.zeros_like(flow[:1])]))
+    image = torch.cat([flow, torch.zeros_like(flow[:1])]).cpu()
+    values = image.flip(1).permute(1, 2, 0).contiguous().numpy().astype("<f4")
+    height, width = field.size
+    replace_file(path, f"PF\n{width} {height}\n-1.0\n".encode() + values.tobytes())
 
 
 # --- png16 ----------------------------------------------------------------------------------------
