@@ -7,6 +7,7 @@ from equilibria.solve import profiles
 from equilibria.solve.adjoints import (
     LOOSEST,
     Adjoint,
+    Fallback,
     Implicit,
     JacobianFree,
     NeumannPhantom,
@@ -25,7 +26,6 @@ from equilibria.solve.boundary import boundary, without_autocast
 from equilibria.solve.broyden import Broyden
 from equilibria.solve.closure import Closure, Function, warn_of_unsteady
 from equilibria.solve.estimate import WARNED_ERROR
-from equilibria.solve.fallback import Fallback
 from equilibria.solve.gmres import GMRES
 from equilibria.solve.layout import Layout
 from equilibria.solve.linear import BiCGSTAB, DirectSolve, LinearSolver, Neumann

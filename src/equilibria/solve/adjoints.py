@@ -1,9 +1,12 @@
-"""How the gradient of a fixed point is found: exactly, by truncated series, by a shared inverse."""
+"""How the gradient of a fixed point is found: exactly, by truncated series, by a shared inverse.
+
+The exact one has a linear solver of its own, `Fallback`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
 import torch
@@ -11,12 +14,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import private
+from equilibria.solve.auto import Auto
 from equilibria.solve.broyden import Broyden
-from equilibria.solve.derivative import Linearisation
-from equilibria.solve.equation import Affine, Equation, Product
-from equilibria.solve.fallback import Fallback
+from equilibria.solve.equation import Affine, Place
+from equilibria.solve.estimate import estimate_error
 from equilibria.solve.function import implicit, solve_implicitly
-from equilibria.solve.linear import LinearSolver
+from equilibria.solve.gmres import GMRES
+from equilibria.solve.linear import Goal, LinearSolver, Measured, iterate_affine, linear_field
 from equilibria.solve.loop import Run
 from equilibria.solve.options import (
     Options,
@@ -30,7 +34,8 @@ from equilibria.solve.options import (
 from equilibria.solve.problem import Problem
 from equilibria.solve.rows import Rows, add_scaled, check_like, choose, length
 from equilibria.solve.solution import Record
-from equilibria.solve.solvers import Solver
+from equilibria.solve.solvers import Product, Solver
+from equilibria.solve.status import Status
 from equilibria.solve.tree import Leaves
 
 
@@ -80,27 +85,104 @@ class Adjoint(Options):
         """Solves from `z` at the operands `p`, and connects the solution to what f depends on."""
         return implicit(problem, [leaf.detach() for leaf in z], p)
 
-    def propagate(
-        self,
-        equation: Equation,
-        z: Leaves,
-        p: Leaves,
-        g: Leaves,
-        *,
-        transposed: bool = True,
-        graph: Linearisation | None = None,
-    ) -> Leaves:
-        """u = (I - J)^-T g, or (I - J)^-1 g, or what stands for it.
-
-        Args:
-            graph: for products with J^T that need not be differentiated again; None: u is to be
-                differentiable in all that it depends on.
-        """
-        product = equation.product(z, p, transposed) if graph is None else graph.multiply_transposed
-        u = self.solve(product, g)
+    def propagate(self, at: Place, g: Leaves) -> Leaves:
+        """u = (I - J)^-T g, or (I - J)^-1 g, or what stands for it."""
+        u = self.solve(at.multiply, g)
         if is_foreign(self):
             check_like(f"{type(self).__name__}.solve", u, g, "as g")
         return u
+
+
+def _first() -> Solver:
+    return Auto(patience=10)
+
+
+def _estimate(run: Run) -> Tensor:
+    assert run.course is not None
+    return estimate_error(run.course, run.residual)
+
+
+def _then() -> LinearSolver:
+    return GMRES(restart=50)  # what is left of the usual budget, without a restart
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fallback(LinearSolver):
+    """`first` on the map u -> A u + g; then `then`, from where a sample stands that did not arrive.
+
+    `Auto` takes about as many products as GMRES where the spectral radius of A is below 1, or one
+    fewer, since it has measured the residual of what it returns. GMRES also solves what it cannot.
+
+    History: that of `first`, then that of `then`.
+
+    Attributes:
+        first: a forward solver, with half of `max_evals`. Its tolerances are those of the whole.
+            Where a caller limits products sample by sample (`NewtonKrylov`) it has no part, and
+            `then` does all.
+        then: a linear solver, with what is left. Its tolerances are those of the whole.
+    """
+
+    first: Solver = instance_field(_first, Solver, "a forward solver such as eq.Auto()")
+    then: LinearSolver = linear_field(_then)
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.first.per_row:
+            raise ValueError(
+                "Fallback(first=...): per_row = True would be ignored, since it measures whole "
+                f"samples: pass it alone, Implicit(linear={type(self.first).__name__}(...))"
+            )
+        for name, nested in (("first", self.first), ("then", self.then)):
+            usual = {each.name: each.default for each in fields(nested)}
+            for limit in ("rtol", "atol", "error", "max_evals"):
+                given = getattr(nested, limit)
+                if given != usual[limit]:
+                    raise ValueError(
+                        f"Fallback({name}=...): {limit} = {given!r} would be ignored: the limits "
+                        f"of a fallback are its own, Fallback({limit}={given!r})"
+                    )
+
+    @override
+    def solve(
+        self,
+        product: Product,
+        g: Rows,
+        start: Rows | None = None,
+        *,
+        rtol: Tensor | None = None,
+        budget: Tensor | None = None,
+        trust: bool = False,
+    ) -> Run:
+        if budget is not None or self.max_evals < 2:
+            return super().solve(product, g, start, rtol=rtol, budget=budget, trust=trust)
+        limits = {"rtol": self.rtol, "atol": self.atol, "error": self.error}
+        first = replace(self.first, **limits, max_evals=self.max_evals // 2)
+        run = iterate_affine(first, product, g, start, rtol)
+        left = run.status != Status.CONVERGED
+        if not private.some(left):
+            return run
+        budget = torch.where(left, self.max_evals - run.evals, 0)
+        more = super().solve(product, g, run.value, rtol=rtol, budget=budget)
+        return replace(
+            run,
+            value=choose(left, more.value, run.value),
+            status=torch.where(left, more.status, run.status),
+            reason=torch.where(left, more.reason, run.reason),
+            evals=run.evals + torch.where(left, more.evals, 0),
+            residual=torch.where(left, more.residual, run.residual),
+            course=torch.where(left, *(_estimate(x) for x in (more, run))),
+        )
+
+    @override
+    def min_products(self, entries: int) -> int:
+        return self.then.min_products(entries)
+
+    @override
+    def cycle(
+        self, product: Product, start: Measured, goal: Goal, budget: Tensor, active: Tensor
+    ) -> tuple[Rows, Tensor, Tensor]:
+        return self.then.cycle(product, start, goal, budget, active)
 
 
 LOOSEST = 0.1
@@ -151,12 +233,6 @@ class Implicit(Adjoint):
         """The backward solve's relative tolerance."""
         return finest(self.linear.rtol)
 
-    def _affine(self, equation: Equation, count: int, transposed: bool) -> Affine:
-        record = equation.record if transposed else None
-        rtol = None if equation.record is None else self._rtol(equation.record, equation.floor)
-        linear = self.linear.no_finer_than(equation.floor)
-        return Affine(equation, linear, transposed, self, count, record, rtol)
-
     def _rtol(self, record: Record, floor: float) -> Tensor | None:
         """Each sample's tolerance, in place of the linear solver's."""
         if self.follow is None or record.residual is None:
@@ -166,20 +242,15 @@ class Implicit(Adjoint):
         return torch.clamp(reached, finest, max(finest, LOOSEST))
 
     @override
-    def propagate(
-        self,
-        equation: Equation,
-        z: Leaves,
-        p: Leaves,
-        g: Leaves,
-        *,
-        transposed: bool = True,
-        graph: Linearisation | None = None,
-    ) -> Leaves:
-        affine = self._affine(equation, len(g), transposed)
-        if graph is None:
-            return solve_implicitly(affine, g, [], [*z, *p, *g])[0]
-        layout, run = affine.solve_with(graph, g)
+    def propagate(self, at: Place, g: Leaves) -> Leaves:
+        equation, transposed = at.equation, at.transposed
+        record = equation.record if transposed else None
+        rtol = None if equation.record is None else self._rtol(equation.record, equation.floor)
+        linear = self.linear.no_finer_than(equation.floor)
+        affine = Affine(equation, linear, transposed, self, len(g), record, rtol)
+        if at.graph is None:
+            return solve_implicitly(affine, g, [], [*at.z, *at.p, *g])[0]
+        layout, run = affine.solve_with(at.graph, g)
         return layout.leaves(run.value)
 
 
@@ -301,29 +372,20 @@ class Shine(Adjoint):
         return super().find(problem, z, p)
 
     @override
-    def propagate(
-        self,
-        equation: Equation,
-        z: Leaves,
-        p: Leaves,
-        g: Leaves,
-        *,
-        transposed: bool = True,
-        graph: Linearisation | None = None,
-    ) -> Leaves:
-        product = equation.product(z, p, transposed) if graph is None else graph.multiply_transposed
-        kept = None if equation.record is None else equation.record.inverse
+    def propagate(self, at: Place, g: Leaves) -> Leaves:
+        record = at.equation.record
+        kept = None if record is None else record.inverse
         if kept is None:
             raise RuntimeError(
                 "Shine found no matrix of the forward solve: it keeps none under torch.vmap. Use "
                 "eq.Implicit() or eq.JacobianFree() there"
             )
         layout, inverse = kept
-        apply = inverse.multiply_transposed if transposed else inverse.multiply
+        apply = inverse.multiply_transposed if at.transposed else inverse.multiply
         constant = layout.rows(g)
         u = self._apply_inverse(apply, constant)
         for _ in range(self.refine):
-            image = layout.rows(product(layout.leaves(u)))
+            image = layout.rows(at.multiply(layout.leaves(u)))
             residual = [a + b - c for a, b, c in zip(image, constant, u, strict=True)]
             u = add_scaled(u, 1.0, apply(residual))
         return layout.leaves(u)

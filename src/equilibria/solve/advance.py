@@ -23,6 +23,7 @@ from equilibria.solve.api import (
 )
 from equilibria.solve.boundary import boundary, without_autocast
 from equilibria.solve.derivative import Linearisation, fill_missing
+from equilibria.solve.equation import Place
 from equilibria.solve.layout import Layout
 from equilibria.solve.problem import Problem
 from equilibria.solve.rows import LARGEST, length
@@ -179,7 +180,7 @@ class _Corrected(torch.autograd.Function):
         image: Leaves = list(ctx.saved_tensors)
         g = fill_missing(grads, image)
         graph = Linearisation(image, ctx.edges, [])
-        u = equation.adjoint.propagate(equation, [], [], g, graph=graph)
+        u = equation.adjoint.propagate(Place(equation, [], [], graph=graph), g)
         return (None, None, *u)
 
 

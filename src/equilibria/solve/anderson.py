@@ -159,7 +159,7 @@ class AndersonStepper(Stepper):
     def select(self, index: Tensor) -> None:
         self.residuals.select(index)
         self.moves.select(index)
-        keep_samples(self, index, "gram", "base")
+        keep_samples(self, index, "gram base")
 
     @override
     def ritz(self, here: Tensor) -> Tensor | None:

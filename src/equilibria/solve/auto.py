@@ -17,7 +17,15 @@ from equilibria.solve.layout import Groups
 from equilibria.solve.linear import LinearSolver, linear_field
 from equilibria.solve.newton import NewtonKrylov, NewtonStepper, check_step_limits
 from equilibria.solve.options import whole_field
-from equilibria.solve.rows import Rows, at_rest, choose, count_entries, entries, keep_samples
+from equilibria.solve.rows import (
+    Rows,
+    at_rest,
+    choose,
+    count_entries,
+    entries,
+    keep_samples,
+    select,
+)
 from equilibria.solve.solvers import Jacobian, Point, Solver, Stepper
 
 PERIOD = 3  # evaluations from one extrapolation to the next, of a small sample
@@ -358,21 +366,10 @@ class _Auto(Stepper):
             self.anderson.select(index)
         if self.newton is not None:
             self.newton.select(index)
-        self.iterates = [[row.index_select(0, index) for row in z] for z in self.iterates]
-        names = (
-            "large",
-            "mark",
-            "marked",
-            "due",
-            "fast",
-            "hard",
-            "returned",
-            "counts",
-            "phase",
-            "ended",
-        )
-        keep_samples(self, index, *names, "previous", "unstable", "where", "total")
-        self.best = deque((row.index_select(0, index) for row in self.best), maxlen=LONG)
+        self.iterates = [select(z, index) for z in self.iterates]
+        keep_samples(self, index, "large mark marked due fast hard returned counts phase ended")
+        keep_samples(self, index, "previous unstable where total")
+        self.best = deque(select(list(self.best), index), maxlen=LONG)
 
 
 def _log(size: Tensor) -> Tensor:

@@ -34,8 +34,7 @@ NO_WHOLE_GRAPH = (
 class _Around(threading.local):
     """The compiler of the program around the boundary that was crossed last in this thread."""
 
-    def __init__(self) -> None:
-        self.callback: Any = None
+    callback: Any = None
 
 
 _around = _Around()

@@ -209,4 +209,4 @@ class _Broyden(Stepper):
     def select(self, index: Tensor) -> None:
         self.steps.select(index)
         self.ended = self.at_rest = self.lengths = None
-        keep_samples(self, index, "before", "theta", "matrix")
+        keep_samples(self, index, "before theta matrix")

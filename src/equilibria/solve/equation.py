@@ -7,10 +7,10 @@ differentiates needs no more of them.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.boundary import without_autocast
-from equilibria.solve.derivative import Linearisation, pullback, pushforward
+from equilibria.solve.derivative import Function, Linearisation, pullback, pushforward
 from equilibria.solve.estimate import WARNED_ERROR
 from equilibria.solve.layout import Coupled, Layout
 from equilibria.solve.linear import LinearSolver, iterate_affine
@@ -32,9 +32,6 @@ from equilibria.solve.verdict import Criterion
 
 if TYPE_CHECKING:
     from equilibria.solve.adjoints import Adjoint
-
-Product = Callable[[Leaves], Leaves]
-"""v -> A v."""
 
 
 class Equation(abc.ABC):
@@ -127,19 +124,37 @@ class Equation(abc.ABC):
         """Evaluates once, tracked, and keeps the graph for products with the Jacobian."""
         return Linearisation.at(self.evaluate, z, self.leaves_for(p, needed), needed)
 
-    def product(self, z: Leaves, p: Leaves, transposed: bool) -> Product:
-        """v -> J^T v, or J v, with J = df/dz; both can be differentiated."""
-
-        def of_state(*state: Tensor) -> tuple[Tensor, ...]:
-            return tuple(self.evaluate(list(state), p))
-
-        if transposed:
-            return lambda u: pullback(of_state, z, u)
-        return lambda t: pushforward(of_state, z, t, like=z)
-
     def leaves_for(self, p: Leaves, needed: Sequence[bool]) -> Leaves:
         """Leaves that stand for the parameters in a graph of its own."""
         return [x.detach().requires_grad_(need) for x, need in zip(p, needed, strict=True)]
+
+
+class Place(NamedTuple):
+    """A solution at which an equation is differentiated, and how.
+
+    Attributes:
+        transposed: by J^T, as the adjoint is, with J = df/dz; or by J, as the tangent is.
+        graph: for products with J^T that need not be differentiated again; None: what is found is
+            to be differentiable in all that it depends on.
+    """
+
+    equation: Equation
+    z: Leaves
+    p: Leaves
+    transposed: bool = True
+    graph: Linearisation | None = None
+
+    def multiply(self, v: Leaves) -> Leaves:
+        """J^T v, or J v."""
+        if self.graph is not None:
+            return self.graph.multiply_transposed(v)
+        evaluate, p = self.equation.evaluate, self.p
+        return multiply(lambda *z: tuple(evaluate(list(z), p)), self.z, v, self.transposed)
+
+
+def multiply(f: Function, z: Leaves, v: Leaves, transposed: bool) -> Leaves:
+    """J^T v, or J v, with J = df/dz; both can be differentiated."""
+    return pullback(f, z, v) if transposed else pushforward(f, z, v, like=z)
 
 
 @dataclass(frozen=True)
@@ -204,10 +219,7 @@ class Affine(Equation):
             self.parent.require_same(list(state), value)
             return tuple(value)
 
-        if self.transposed:
-            product = pullback(of_state, at, z)
-        else:
-            product = pushforward(of_state, at, z, like=at)
+        product = multiply(of_state, at, z, self.transposed)
         return [a + b for a, b in zip(product, constant, strict=True)]
 
     @property
@@ -231,10 +243,10 @@ class Affine(Equation):
         Warns with `SolveWarning`, or raises `SolveError` under `throw`, where it does not converge.
         """
         layout = Layout.of(constant, self.coupled)
-        multiply = jacobian.multiply_transposed if self.transposed else jacobian.multiply
+        by = jacobian.multiply_transposed if self.transposed else jacobian.multiply
 
         def product(rows: Rows) -> Rows:
-            return layout.rows(multiply(layout.leaves(rows)))
+            return layout.rows(by(layout.leaves(rows)))
 
         g = layout.rows(constant)
         unit, broken = self._unit(layout, g), None

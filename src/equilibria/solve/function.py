@@ -22,7 +22,7 @@ from equilibria.solve import private
 from equilibria.solve.boundary import boundary
 from equilibria.solve.capture import capture
 from equilibria.solve.derivative import fill_missing, pushforward, sparse_pullback
-from equilibria.solve.equation import Axes, Equation
+from equilibria.solve.equation import Axes, Equation, Place
 from equilibria.solve.loop import Run
 from equilibria.solve.problem import Problem
 from equilibria.solve.tree import Leaves
@@ -99,7 +99,7 @@ class FixedPoint(torch.autograd.Function):
             jacobian = equation.linearise(z, p, needed)
             equation.require_same(z, jacobian.value, residual)
             with jacobian.held:
-                u = equation.adjoint.propagate(equation, z, p, g, graph=jacobian)
+                u = equation.adjoint.propagate(Place(equation, z, p, graph=jacobian), g)
                 if jacobian.constant:
                     equation.report_cut(z, p, evals)
                 found = jacobian.parameters(u)
@@ -131,7 +131,7 @@ class FixedPoint(torch.autograd.Function):
                     [t for i in moved if (t := given[i]) is not None],
                     like=z,
                 )
-                out = list(equation.adjoint.propagate(equation, z, p, change, transposed=False))
+                out = list(equation.adjoint.propagate(Place(equation, z, p, False), change))
         return (*out, *[None] * ctx.others)
 
     @staticmethod
@@ -180,7 +180,7 @@ def _differentiable(
     residual: Tensor,
 ) -> list[Tensor | None]:
     equation.require_substitutable()
-    u = equation.adjoint.propagate(equation, z, p, g)
+    u = equation.adjoint.propagate(Place(equation, z, p), g)
     wanted = [i for i, need in enumerate(needed) if need]
 
     def of_parameters(*given: Tensor) -> tuple[Tensor, ...]:

@@ -221,7 +221,8 @@ class Deferred:
 
     def _is_uneventful(self, pending: list[tuple[Point, Tensor]]) -> bool:
         monitor = self.monitor
-        errors = [monitor.measure(point, scale).error_ratio for point, scale in pending]
+        measure = monitor.criterion.measure
+        errors = [measure(p.residual, p.f, p.size, scale).error_ratio for p, scale in pending]
         course = torch.stack([monitor.error, *errors])
         sizes = torch.stack([point.size for point, _ in pending])
         closer = (course[1:] <= course[:-1]) & (course[1:] >= monitor.floor)

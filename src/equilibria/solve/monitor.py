@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from equilibria.solve import private
-from equilibria.solve.estimate import Course
+from equilibria.solve.estimate import Course, Observer
 from equilibria.solve.layout import Layout
-from equilibria.solve.observer import Observer
 from equilibria.solve.rows import (
     Rows,
     at_rest,
@@ -162,10 +161,6 @@ class Monitor:
         self.small = torch.maximum(self.small, self.reference.zero)
         self.low = self.small
 
-    def measure(self, point: Point, scale: Tensor) -> Measure:
-        """The measure of an iterate; `scale` is the length of f(z)."""
-        return self.criterion.measure(point.residual, point.f, point.size, scale)
-
     def _plan(self) -> None:
         """Says which evaluation is to be gone through next, whatever its residual."""
         most, patience = self.solver.max_evals, self.solver.patience
@@ -179,7 +174,7 @@ class Monitor:
     def pass_over(self, points: list[Point], scale: Tensor) -> None:
         """Takes note of uneventful evaluations; `scale` is the length of the newest f(z)."""
         point = points[-1]
-        found = self.measure(point, scale)
+        found = self.criterion.measure(point.residual, point.f, point.size, scale)
         self.evals += len(points)
         for each in points:
             self.course.add(each.z, each.f)
@@ -474,10 +469,8 @@ class Monitor:
         self._store()
         keep = self.is_running.nonzero().flatten()
         self.index = keep if self.index is None else self.index.index_select(0, keep)
-        keep_samples(
-            *(self, keep, "floor", "top", "small", "low", "ceiling", "error", "relative", "size"),
-            *("mark", "size_mark", "scale_mark", "rows_mark", "held", "stepping", "spent", "best"),
-        )
+        keep_samples(self, keep, "floor top small low ceiling error relative size mark size_mark")
+        keep_samples(self, keep, "scale_mark rows_mark held stepping spent best")
         self.course.select(keep)
         self.reference = self.reference.select(keep)
         self.criterion = self.criterion.select(keep)

@@ -118,16 +118,14 @@ class NewtonStepper(Stepper):
             self.whole = [torch.zeros_like(row) for row in now.z]
             self.size = self.forcing = self.share = torch.ones_like(now.size)
             self.begun = self.bold = torch.zeros_like(which)
-        accepted = which & (~self.begun | self._accepts(now.size))
+        enough = 1 - LEAST_DECREASE * self.share * (1 - self.forcing)
+        fell = (now.size <= enough * self.size) | self.bold
+        accepted = which & (~self.begun | fell)
         self._shorten(which & ~accepted, now.size)
         self.spent = torch.zeros_like(which, dtype=torch.int64)
         if bool(accepted.any()):
             self._solve(now, accepted, left)
         return add_scaled(self.base, self.share, self.whole)
-
-    def _accepts(self, size: Tensor) -> Tensor:
-        enough = 1 - LEAST_DECREASE * self.share * (1 - self.forcing)
-        return (size <= enough * self.size) | self.bold
 
     def _shorten(self, refused: Tensor, size: Tensor) -> None:
         """To where the parabola through ||g||^2, its slope and its newest value is least.
@@ -179,5 +177,4 @@ class NewtonStepper(Stepper):
 
     @override
     def select(self, index: Tensor) -> None:
-        names = "evals", "begun", "bold", "size", "forcing", "share", "base", "whole"
-        keep_samples(self, index, *names)
+        keep_samples(self, index, "evals begun bold size forcing share base whole")

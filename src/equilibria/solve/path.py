@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -61,11 +62,8 @@ class Phantom(Adjoint):
             )
         at = [leaf.detach() for leaf in z]
         throw, problem = problem.throw, replace(problem, throw=False)  # the steps may arrive
-        if private.transform_active():
+        with nullcontext() if private.transform_active() else torch.no_grad():
             found = solve(problem, at, p)
-        else:
-            with torch.no_grad():
-                found = solve(problem, at, p)
         everything = [*p, *problem.captured.values]
         start = [leaf.detach() for leaf in found.value]
         layout = Layout.of(start, problem.coupled).in_units_of(start, at)

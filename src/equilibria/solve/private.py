@@ -33,8 +33,7 @@ def transform_active() -> bool:
 class _RunEagerly(threading.local):
     """How often this thread has asked for compiled functions to run uncompiled."""
 
-    def __init__(self) -> None:
-        self.depth = 0
+    depth = 0
 
     def __enter__(self) -> None:
         _heed_threads()

@@ -114,10 +114,11 @@ def select(rows: Rows, index: Tensor) -> Rows:
     return [row.index_select(0, index) for row in rows]
 
 
-def keep_samples(owner: Any, index: Tensor, *names: str) -> None:
+def keep_samples(owner: Any, index: Tensor, names: str) -> None:
     """Keeps the samples named by `index` in attributes: tensors `(samples, ...)` or rows; those
-    that are None or empty stay as they are."""
-    for name in names:
+    that are None or empty stay as they are. `names` are those of the attributes, with spaces
+    between."""
+    for name in names.split():
         value = getattr(owner, name)
         if isinstance(value, Tensor):
             value = value.index_select(0, index) if value.numel() else value

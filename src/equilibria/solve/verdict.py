@@ -70,12 +70,9 @@ class Reference:
             return self.size
         return torch.where(self.size < self.zero, self.largest, self.size)
 
-    def has_grown(self, f: Tensor) -> Tensor:
-        """Has f(z), of this length, outgrown the start?"""
-        return f > self.ceiling
-
     @property
     def ceiling(self) -> Tensor:
+        """The length from which on f(z) has outgrown the start."""
         return GROWTH * self.size
 
     @property
@@ -234,7 +231,7 @@ class Criterion:
         met = torch.isfinite(now.size + now.scale) & (now.error_ratio <= self.goal)
         if reference is None:
             return met
-        held = reference.has_grown(now.scale) & ~(self.fallen(now, reference, rows) <= 1)
+        held = (now.scale > reference.ceiling) & ~(self.fallen(now, reference, rows) <= 1)
         return (met & ~held) | reference.is_zero(now.size, now.scale)
 
     def limit(self, scale: Tensor, reference: Reference, rows: Rows) -> Tensor:
@@ -246,7 +243,7 @@ class Criterion:
         if not isinstance(self.rtol, Tensor) and not self.rtol:
             return relative  # an absolute tolerance is met by no growth
         fallen = absolute + reference.share(self.rtol) - bound_rounding(scale)
-        grown = reference.has_grown(scale)
+        grown = scale > reference.ceiling
         return torch.where(grown, torch.minimum(relative, fallen), relative)
 
     def _measure_parts(self, residual: Rows, f: Rows, size: Tensor, scale: Tensor) -> Measure:
