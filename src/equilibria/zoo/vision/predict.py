@@ -27,6 +27,7 @@ from equilibria.zoo.io import decode, headers
 from equilibria.zoo.io.image_files import View
 from equilibria.zoo.io.rows import Journal
 from equilibria.zoo.vision.model.segmentation import masks_of, upsample
+from equilibria.zoo.vision.task.batches import prepare
 from equilibria.zoo.vision.task.seen import Resize, Seen
 
 
@@ -70,8 +71,7 @@ def sight(path: Path, seen: Seen) -> Sight:
         values = view.pixels(content, path)
     header = headers.read_header(decode.identify_image(io.BytesIO(content), path))
     pixels = torch.from_numpy(np.ascontiguousarray(values)) / 255
-    if seen.statistics is not None:
-        pixels = seen.statistics.apply(pixels[None])[0]
+    pixels = prepare(pixels[None], seen.statistics)[0]
     return Sight(path, pixels, (header.height, header.width))
 
 

@@ -67,6 +67,11 @@ def crop_images(images: Tensor, smallest: float) -> Tensor:
     return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
+def prepare(images: Tensor, statistics: Statistics | None) -> Tensor:
+    """Return images (n, channels, height, width) normalised, where there are statistics."""
+    return images if statistics is None else statistics.apply(images)
+
+
 def _uniform(count: int, numbers: int) -> Tensor:
     """Draw so many numbers in [0, 1) for each of `count` samples."""
     return draws.for_samples(torch.empty(count, numbers, dtype=torch.float64), Tensor.uniform_)
@@ -111,9 +116,7 @@ class Photographs(AheadFeed):
         if self.crop is not None:
             numbers = image_files.draw(self.order.batch_size, self.generator(step))
             given = (numbers[part.of(self.order.batch_size)], self.crop)
-        inputs = self.files.images(places, *given) / 255
-        if self.statistics is not None:
-            inputs = self.statistics.apply(inputs)
+        inputs = prepare(self.files.images(places, *given) / 255, self.statistics)
         return Batch(inputs, self.files.targets[places])
 
 
@@ -241,7 +244,5 @@ class Scenes(AheadFeed):
             apply_view(self.images.image(k) / 255, self.images.mask(k), self.view, each)
             for k, each in zip(places.tolist(), self.draw_numbers(step, part, DRAWS), strict=True)
         ]
-        inputs = torch.stack([image for image, _ in pairs])
-        if self.statistics is not None:
-            inputs = self.statistics.apply(inputs)
+        inputs = prepare(torch.stack([image for image, _ in pairs]), self.statistics)
         return Batch(inputs, torch.stack([mask for _, mask in pairs]).long())

@@ -25,7 +25,7 @@ from equilibria.zoo.vision.data.segmentation import VOID, MaskedImages, Segmenta
 from equilibria.zoo.vision.model.config import VisionConfig
 from equilibria.zoo.vision.model.segmentation import upsample
 from equilibria.zoo.vision.task import baselines, pixels
-from equilibria.zoo.vision.task.batches import Scenes, View
+from equilibria.zoo.vision.task.batches import Scenes, View, prepare
 from equilibria.zoo.vision.task.seen import (
     IMAGES,
     Auto,
@@ -275,9 +275,8 @@ class SegmentationTask(ImageTask):
 
     def batch_of(self, images: MaskedImages, places: list[int]) -> Batch:
         """Return whole images, as the model is to see them, with their masks."""
-        inputs = torch.stack([images.image(k) for k in places]) / 255
-        if self.statistics is not None:
-            inputs = self.statistics.apply(inputs)
+        shown = torch.stack([images.image(k) for k in places])
+        inputs = prepare(shown / 255, self.statistics)
         targets = torch.stack([images.mask(k) for k in places]).long()
         return Batch(inputs, targets if self.numbers is None else self.numbers[targets])
 

@@ -18,6 +18,7 @@ from equilibria.zoo.io.ahead import Ahead
 from equilibria.zoo.vision.data import shards as files
 from equilibria.zoo.vision.data.shards import Raw, Shard
 from equilibria.zoo.vision.data.shards.images import ShardImages, Shelf
+from equilibria.zoo.vision.task.batches import prepare
 
 MOST = 8
 """Lanes that are read side by side where nobody says how many."""
@@ -267,7 +268,4 @@ class StreamedImages(Feed):
             drawn = numbers[part.of(self.batch_size)]
         samples = self.lanes.samples(step, part)
         images, targets = self.images.decode(samples, drawn, self.crop or 1.0)
-        inputs = images / 255
-        if self.statistics is not None:
-            inputs = self.statistics.apply(inputs)
-        return Batch(inputs, targets)
+        return Batch(prepare(images / 255, self.statistics), targets)

@@ -20,7 +20,7 @@ from equilibria.run.data.storage import DataError, read_errors
 from equilibria.words import others
 from equilibria.zoo.io import decode, headers
 from equilibria.zoo.io.headers import Header
-from equilibria.zoo.io.layout import STRAY, TEST, TRAIN, VALID
+from equilibria.zoo.io.layout import STRAY, TEST, TRAIN, name_parts
 from equilibria.zoo.vision.data.segmentation.masks import (
     VOID,
     Encoded,
@@ -194,21 +194,11 @@ def _parts(root: Path) -> dict[str, list[tuple[str, str]]]:
     """Names of images and their masks below the root, of each part; "" where there are none."""
     if (root / IMAGES).is_dir():
         return {"": _pairs(root, "")}
-    valid = [name for name in VALID if (root / name / IMAGES).is_dir()]
     if not (root / TRAIN / IMAGES).is_dir():
         raise DataError(f"{root} has no folder {IMAGES}: {EXPECTED}")
-    if len(valid) > 1:
-        raise DataError(f"{root} has both {valid[0]} and {valid[1]}: keep only one of them")
-    names = {TRAIN: TRAIN}
-    if (root / TEST / IMAGES).is_dir():
-        names |= {TEST: TEST} | ({"valid": valid[0]} if valid else {})
-    elif valid:
-        names[TEST] = valid[0]
-    else:
-        raise DataError(
-            f"{root} has a folder train but neither test nor val: put test images into "
-            f"{root / TEST / IMAGES} and their masks into {root / TEST / MASKS}"
-        )
+    test = root / TEST
+    advice = f"put test images into {test / IMAGES} and their masks into {test / MASKS}"
+    names = name_parts(root, lambda name: (root / name / IMAGES).is_dir(), advice)
     return {part: _pairs(root, name) for part, name in names.items()}
 
 

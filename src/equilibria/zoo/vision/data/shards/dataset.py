@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from equilibria.run.data.storage import DataError, track
+from equilibria.run.tasks.normalisation import Statistics
 from equilibria.zoo.io import decode, headers
 from equilibria.zoo.io.headers import CHANNELS, Header
 from equilibria.zoo.io.image_files import View
@@ -30,7 +31,6 @@ from equilibria.zoo.vision.data.shards.images import (
 from equilibria.zoo.vision.data.shards.index import (
     KEY,
     About,
-    Moments,
     Raw,
     Shard,
     parse_archive,
@@ -69,7 +69,7 @@ class ImageShards:
     smallest: str
     shorter: float
     grey: bool
-    moments: Moments
+    moments: Statistics
     checksum: str
 
 
@@ -332,11 +332,11 @@ def _summarise(parts: Sequence[_Read], labels: tuple[str, ...]) -> Surveyed:
     sizes = {header[:2] for header in scanned}
     smallest = min(range(len(names)), key=lambda k: min(scanned[k][:2]))
     height, width, _ = scanned[smallest]
-    moments: dict[int, Moments] = {}
+    moments: dict[int, Statistics] = {}
     for channels in MODES:
         mean, squares = np.mean([row for each in parts for row in each.moments[channels]], axis=0)
         deviation = np.sqrt(np.maximum(squares - np.square(mean), 0.0))
-        moments[channels] = Moments(tuple(mean.tolist()), tuple(deviation.tolist()))
+        moments[channels] = Statistics(tuple(mean.tolist()), tuple(deviation.tolist()))
     return Surveyed(
         shards=[each.shard for each in parts],
         about=About(

@@ -18,6 +18,7 @@ from urllib.parse import urlparse
 
 from equilibria import files
 from equilibria.run.data.storage import DataError, read_errors, require, write_errors
+from equilibria.run.tasks.normalisation import Statistics
 from equilibria.zoo.io.archive import DAMAGED, entries
 
 # --- address --------------------------------------------------------------------------------------
@@ -188,14 +189,6 @@ KEY = "images"
 """Where it stands in the index."""
 
 
-@dataclass(frozen=True)
-class Moments:
-    """Mean and standard deviation of each channel, of pixels in [0, 1]; an image counts as one."""
-
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-
-
 @dataclass(frozen=True, kw_only=True)
 class About:
     """What is known of the images of some shards without reading them.
@@ -206,7 +199,8 @@ class About:
         shorter: Median of the shorter sides, in pixels.
         smallest: Name of the smallest image, with its height and width.
         modes: How many images have which of Pillow's modes.
-        moments: Over some of the images at their own sizes: as RGB under 3, as grey under 1.
+        moments: Mean and deviation of each channel, of pixels in [0, 1], where an image counts as
+            one, over some of the images at their own sizes: as RGB under 3, as grey under 1.
     """
 
     labels: tuple[str, ...]
@@ -214,7 +208,7 @@ class About:
     shorter: float
     smallest: str
     modes: dict[str, int]
-    moments: dict[int, Moments]
+    moments: dict[int, Statistics]
 
     def json(self) -> dict[str, Any]:
         """What the index holds."""
@@ -232,7 +226,7 @@ class About:
             raise ValueError("labels are not names of classes")
         size = content["size"]
         moments = {
-            int(channels): Moments(
+            int(channels): Statistics(
                 tuple(map(float, each["mean"])), tuple(map(float, each["deviation"]))
             )
             for channels, each in content["moments"].items()
