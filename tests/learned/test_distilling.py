@@ -334,7 +334,7 @@ def test_what_cannot_be_distilled_is_refused():
         distil(layer_of(), [x for (x,) in batches(4)], QUICK)
     with pytest.raises(TypeError, match="expects a DEQ, but was given a Cell"):
         distil(layer_of().cell, batches(4), QUICK)
-    with pytest.raises(TypeError, match=r"steps must be a whole number; got 2\.5"):
+    with pytest.raises(ValueError, match=r"steps must not be negative, a whole number; got 2\.5"):
         Distillation(steps=2.5)
     with pytest.raises(TypeError, match="teacher must be a classical solver"):
         Distillation(teacher=eq.NeuralSolver())
@@ -344,7 +344,7 @@ def test_what_cannot_be_distilled_is_refused():
         distil(layer_of(coupled=True), batches(2), QUICK)
     for options, message in (
         ({"horizon": 0}, "horizon must be at least 1; got 0"),
-        ({"steps": -1}, "steps must be at least 0"),
+        ({"steps": -1}, "steps must not be negative"),
         ({"loss": "both"}, "loss must be residual or error; got both"),
         ({"weights": "falling"}, "weights must be increasing or uniform or last"),
         ({"mixer": "mean"}, "mixer must be gram, pooled or None"),
@@ -352,7 +352,7 @@ def test_what_cannot_be_distilled_is_refused():
         ({"predicts": "gamma"}, "predicts must be both or alpha or beta; got gamma"),
         ({"lr": 0.0}, "lr must be positive"),
         ({"budget": 0}, "budget must be at least 1"),
-        ({"mixed": -1.0}, "mixed is a weight"),
+        ({"mixed": -1.0}, "mixed must not be negative"),
         ({"initialiser": False, "mixer": None}, "nothing to learn"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -88,7 +88,7 @@ class Distillation:
 
     Raises:
         ValueError: a field is out of range, or there is nothing to learn.
-        TypeError: a number of steps is not an integer, or the teacher is not a classical solver.
+        TypeError: the teacher is not a classical solver.
 
     Source:
         Bai 2022 (thesis), sec. 6.2.2; Bai, Koltun and Kolter 2022, appendix A. The loss on
@@ -114,17 +114,8 @@ class Distillation:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("start_steps", 0), ("steps", 0), ("horizon", 1), ("history", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name} must be a whole number; got {value!r}")
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}; got {value}")
-        for name in ("error", "start", "mixed"):
-            if getattr(self, name) < 0:
-                raise ValueError(
-                    f"{name} is a weight and must not be negative; got {getattr(self, name)}"
-                )
+        check_fields(self, "[0, inf)", "start_steps", "steps", "error", "start", "mixed")
+        check_fields(self, "[1, inf)", "horizon", "history", "budget")
         for name, known in (
             ("loss", LOSSES),
             ("weights", WEIGHTS),
@@ -143,8 +134,6 @@ class Distillation:
             raise TypeError(
                 f"teacher must be a classical solver such as eq.Anderson(); got {self.teacher!r}"
             )
-        if self.budget is not None and self.budget < 1:
-            raise ValueError(f"budget must be at least 1 parameter; got {self.budget}")
         if not self.initialiser and self.mixer is None:
             raise ValueError("there is nothing to learn: neither an initial guess nor a mixer")
 

@@ -57,7 +57,7 @@ class WeightTied(nn.Module):
             nn.Sequential(*layers[start + 1 : end])
             for start, end in pairwise([*places, len(layers)])
         )
-        like = {"dtype": linears[0].weight.dtype, "device": linears[0].weight.device}
+        like: Any = {"dtype": linears[0].weight.dtype, "device": linears[0].weight.device}
         total = sum(self.widths)
         self.recur = nn.Linear(total, total, bias=False, **like)
         self.inject = nn.Linear(linears[0].in_features, total, **like)
@@ -68,8 +68,8 @@ class WeightTied(nn.Module):
             for index, linear in enumerate(linears):
                 if index:
                     self.block(self.recur.weight, index).copy_(linear.weight)
-                if linear.bias is not None:
-                    self.split(self.inject.bias)[index].copy_(linear.bias)
+                if (bias := getattr(linear, "bias", None)) is not None:
+                    self.split(self.inject.bias)[index].copy_(bias)
 
     @property
     def depth(self) -> int:
@@ -82,12 +82,12 @@ class WeightTied(nn.Module):
 
     def split(self, z: Tensor) -> tuple[Tensor, ...]:
         """The hidden layers h_1 ... h_L in a state, or the blocks of what is shaped like one."""
-        return z.split(self.widths, dim=-1)
+        return torch.split(z, self.widths, dim=-1)
 
     def block(self, weight: Tensor, index: int) -> Tensor:
         """The block of W_z, or of its gradient, where W_index of the network stands, index >= 1."""
-        rows = weight.split(self.widths, dim=0)[index]
-        return rows.split(self.widths, dim=1)[index - 1]
+        rows = torch.split(weight, self.widths, dim=0)[index]
+        return torch.split(rows, self.widths, dim=1)[index - 1]
 
 
 class Stacked(nn.Module):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from equilibria.nn.dropout import VariationalDropout
-from equilibria.nn.frozen import Evaluation, Frozen, module_of
+from equilibria.nn.frozen import Evaluation, Frozen, module_of, named_modules
 from equilibria.nn.remedies import raise_with_remedy, refuse_names
 from equilibria.solve import (
     Adjoint,
@@ -78,7 +78,7 @@ def refuse_sharded(cell: nn.Module) -> None:
     kind = getattr(fsdp, "FSDPModule", None)
     if kind is None:
         return
-    for path, module in cell.named_modules():
+    for path, module in named_modules(cell):
         if isinstance(module, kind):
             place = f"'{path}' in the cell" if path else "the cell"
             raise RuntimeError(
@@ -216,7 +216,7 @@ class DEQ(nn.Module):
         self.neural: Weights | None = None
         owner = module_of(cell)
         parts = Closure(cell).modules if owner is None else ()
-        named = [("", each) for each in parts] if owner is None else owner.named_modules()
+        named = [("", each) for each in parts] if owner is None else named_modules(owner)
         warn_of_unsteady("the cell", named)
 
     @boundary
@@ -437,8 +437,8 @@ def check_methods(cell: Callable[..., Any], given: Methods) -> None:
             "neural: expected the weights of a learned solver, such as `layer.neural` after "
             f"eq.distil, got {type(given.neural).__name__}"
         )
-    methods = given.solver, given.eval_solver, given.adjoint
-    for name, method in zip(("solver", "eval_solver", "adjoint"), methods, strict=True):
+    for name in ("solver", "eval_solver", "adjoint"):
+        method: object = getattr(given, name)
         kind = Adjoint if name == "adjoint" else Solver
         if method is not None and not isinstance(method, kind):
             example = "eq.Implicit()" if kind is Adjoint else "eq.Anderson()"
@@ -503,7 +503,7 @@ class Value(nn.Module):
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
-        if not isinstance(layer, nn.Module):
+        if not isinstance(layer, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"layer: expected a module, such as eq.DEQ(cell), got {layer!r}")
         self.layer = layer
 

@@ -7,12 +7,12 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.conv import _ConvNd  # pyright: ignore[reportPrivateUsage]
 from torch.nn.utils import parametrize
 
 from equilibria import draws
 from equilibria.nn.frozen import Frozen
-from equilibria.nn.normalisation import _LengthAndDirection, find_layers
+from equilibria.nn.normalisation import LengthAndDirection, find_layers
 
 
 class VariationalDropout(nn.Module):
@@ -208,7 +208,7 @@ def _targets(module: nn.Module) -> list[nn.Linear | _ConvNd]:
         if not parametrize.is_parametrized(layer, "weight"):
             continue
         steps = _steps(layer)
-        if len(steps) > 1 or type(steps[0]) is not _LengthAndDirection:
+        if len(steps) > 1 or type(steps[0]) is not LengthAndDirection:
             name = type(steps[-1]).__name__.lstrip("_")
             raise ValueError(
                 f"the weight of '{path}' is parametrised already ({name}): dropout goes on a "

@@ -10,10 +10,10 @@ belongs to it. Which one is entered is known to the running thread alone.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -55,13 +55,13 @@ class Frozen:
         self._outer = outer
         self._latest = _Latest()
         self._masks: dict[Hashable, Tensor | None] = {} if outer is None else outer._masks
-        self._weights: dict[nn.Module, Tensor] = {}
+        self.weights: dict[nn.Module, Tensor] = {}
         for module in self.cell.modules:
             if parametrize.is_parametrized(module):
                 self._compute(module)
-        inner = {id(x) for origin in self._weights for x in origin.parameters()}
+        inner = {id(x) for origin in self.weights for x in origin.parameters()}
         own = [x for x in self.cell.closes_over if id(x) not in inner]
-        self.parameters: list[Tensor] = [*own, *self._weights.values()]
+        self.parameters: list[Tensor] = [*own, *self.weights.values()]
 
     def _compute(self, module: nn.Module) -> None:
         origins: Any = module.parametrizations
@@ -69,9 +69,9 @@ class Frozen:
             _make_readable(type(module), name)
             if module.training:
                 with _writing:
-                    self._weights[origin] = getattr(module, name)
+                    self.weights[origin] = getattr(module, name)
             else:
-                self._weights[origin] = getattr(module, name)
+                self.weights[origin] = getattr(module, name)
 
     @staticmethod
     def active() -> Frozen | None:
@@ -87,7 +87,7 @@ class Frozen:
     def weight(self, origin: nn.Module) -> Tensor | None:
         """What the forward has computed of a parametrised weight, by its list of parametrisations;
         None where the weight is none of the cell's."""
-        held = self._weights.get(self.cell.replaced.get(origin, origin))
+        held = self.weights.get(self.cell.replaced.get(origin, origin))
         return held if held is not None or self._outer is None else self._outer.weight(origin)
 
     def once(self, key: Hashable, make: Callable[[], Tensor | None]) -> Tensor | None:
@@ -102,7 +102,7 @@ class Frozen:
         return self._masks[key]
 
     @contextmanager
-    def evaluation(self, rows: Tensor | None = None) -> Iterator[None]:
+    def evaluation(self, rows: Tensor | None = None) -> Generator[None]:
         """Inside, the cell has the weights and the masks of the forward; see `run`."""
         self._latest.rows = rows
         token = _active.set(self)
@@ -158,7 +158,7 @@ class Evaluation(Function):
         self.follows_rows = rows is not None
         self.frozen = Frozen(cell, batch=None if rows is None else rows.shape[0])
         self.closes_over = self.frozen.parameters
-        self.holds = bool(self.frozen._weights) and (
+        self.holds = bool(self.frozen.weights) and (
             self.frozen.cell.compiled_around or private.is_compiled(cell)
         )
 
@@ -180,7 +180,7 @@ class Evaluation(Function):
         self.frozen.cell.retire()
 
     @contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def evaluating(self) -> Generator[None]:
         with self.frozen.evaluation(self.frozen.rows):  # the latest evaluation's, when entered
             yield
 
@@ -189,6 +189,11 @@ def module_of(cell: Callable[..., Any]) -> nn.Module | None:
     """The module that holds a cell's weights: the cell, or the object of which it is a method."""
     owner = getattr(cell, "__self__", cell)
     return owner if isinstance(owner, nn.Module) else None
+
+
+def named_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The parts of a module by their paths, itself included; torch's method has no types."""
+    return cast(Any, module).named_modules()
 
 
 class _Readable(property):

@@ -5,16 +5,21 @@ them. A `DEQ` computes it once per forward and not once per evaluation.
 """
 
 import math
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.modules.conv import (
+    _ConvNd,  # pyright: ignore[reportPrivateUsage]
+    _ConvTransposeNd,  # pyright: ignore[reportPrivateUsage]
+)
 from torch.nn.utils import parametrize
 
 from equilibria.checks import check_within
+from equilibria.nn.frozen import named_modules
 from equilibria.solve import without_autocast
 
+_linalg: Any = torch.linalg  # whose stubs leave functions untyped
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
@@ -47,7 +52,7 @@ def weight_norm(module: _Module) -> _Module:
                 "initialise it before weight_norm"
             )
     for _, layer in targets:
-        parametrization = _LengthAndDirection(_output_axis(layer))
+        parametrization = LengthAndDirection(_output_axis(layer))
         parametrize.register_parametrization(layer, "weight", parametrization)
     return module
 
@@ -88,7 +93,7 @@ def spectral_norm(module: _Module, bound: float = 1.0, squarings: int = 5) -> _M
     return module
 
 
-class _LengthAndDirection(nn.Module):
+class LengthAndDirection(nn.Module):
     """The parametrisation (g, v) -> g v / |v|, with a norm for each index of one axis."""
 
     def __init__(self, axis: int) -> None:
@@ -142,7 +147,8 @@ def _log_norm(matrix: Tensor, squarings: int) -> Tensor:
     for j in range(squarings + 1):
         if j:
             gram = gram @ gram
-        size = torch.linalg.matrix_norm(gram).clamp(min=torch.finfo(gram.dtype).tiny)
+        norm: Tensor = _linalg.matrix_norm(gram)
+        size = norm.clamp(min=torch.finfo(gram.dtype).tiny)
         total = total + 0.5 ** (j + 1) * size.log()
         gram = gram / size
     return total
@@ -159,7 +165,7 @@ def find_layers(module: nn.Module, sharing: str) -> list[tuple[str, nn.Linear | 
         ValueError: there is none; or a weight that is not parametrised is shared by two layers or
             not yet initialised.
     """
-    layers = [(path, m) for path, m in module.named_modules() if isinstance(m, nn.Linear | _ConvNd)]
+    layers = [(path, m) for path, m in named_modules(module) if isinstance(m, nn.Linear | _ConvNd)]
     if not layers:
         raise ValueError(f"{type(module).__name__} contains no linear or convolutional layer")
     owners: dict[Tensor, str] = {}

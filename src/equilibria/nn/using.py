@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from torch import nn
 
 from equilibria.nn.deq import DEQ, Methods, Weights, check_methods, chosen
+from equilibria.nn.frozen import named_modules
 from equilibria.solve import Adjoint, Solver
 
 # --- modes ----------------------------------------------------------------------------------------
@@ -16,7 +17,7 @@ from equilibria.solve import Adjoint, Solver
 
 
 @contextmanager
-def in_eval_mode(module: nn.Module) -> Iterator[None]:
+def in_eval_mode(module: nn.Module) -> Generator[None]:
     """Put a module into eval mode for a block, and each of its parts back into its own mode.
 
     Args:
@@ -41,7 +42,7 @@ def using(
     adjoint: Adjoint | None = None,
     eval_solver: Solver | None = None,
     neural: Weights | None = None,
-) -> Iterator[None]:
+) -> Generator[None]:
     """Solve with other methods in every equilibrium layer of a module, within a `with` block.
 
     The layers are not changed: other threads, and forwards after the block, use the layers' own
@@ -84,6 +85,6 @@ def using(
 
 def layers(module: nn.Module) -> dict[str, DEQ]:
     """Return the equilibrium layers of a module by their paths, less those inside other cells."""
-    found = {path: each for path, each in module.named_modules() if isinstance(each, DEQ)}
+    found = {path: each for path, each in named_modules(module) if isinstance(each, DEQ)}
     inner = {m for layer in found.values() for m in layer.modules() if m is not layer}
     return {path: layer for path, layer in found.items() if layer not in inner}

@@ -173,12 +173,7 @@ class FixedPointCorrection:
     evals: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("count", "evals"):
-            value = getattr(self, name)
-            if value is not None and (
-                isinstance(value, bool) or not isinstance(value, int) or value < 1
-            ):
-                raise ValueError(f"{name} must be at least 1, a whole number; got {value}")
+        check_fields(self, "[1, inf)", "count", "evals")
         check_fields(self, "(0, 1]", "gamma")
 
     def depths(self, evals: float) -> tuple[int, ...]:

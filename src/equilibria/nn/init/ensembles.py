@@ -35,6 +35,8 @@ from torch import Tensor
 
 from equilibria.words import nearest
 
+_linalg: Any = torch.linalg  # whose stubs leave functions untyped
+
 
 @torch.no_grad()
 def gaussian_(
@@ -132,7 +134,8 @@ def gaussian(like: Tensor, generator: torch.Generator | None, *shape: int) -> Te
 def haar(like: Tensor, generator: torch.Generator | None, rows: int, columns: int) -> Tensor:
     """Draw a Haar-distributed matrix with orthonormal columns, or rows where these are fewer."""
     tall = gaussian(like, generator, max(rows, columns), min(rows, columns))
-    q, r = torch.linalg.qr(tall)
+    parts: tuple[Tensor, Tensor] = _linalg.qr(tall)
+    q, r = parts
     # The QR of a library fixes the signs of R by its own rule; only with a positive diagonal is
     # the factorisation unique and Q Haar-distributed.
     q = q * torch.where(r.diagonal() < 0, -1.0, 1.0).to(q)
@@ -291,7 +294,8 @@ def normal_(
         real, pairs = real / size, pairs / size
     q = haar(tensor, generator, rows, rows)
     real, a, b = (part.to(q) for part in (real, pairs.real, pairs.imag))
-    x, y = q[:, : 2 * len(a)].unflatten(1, (-1, 2)).unbind(2)
+    pairwise: Tensor = cast(Any, q[:, : 2 * len(a)]).unflatten(1, (-1, 2))
+    x, y = pairwise.unbind(2)
     turned = torch.stack([a * x + b * y, a * y - b * x], 2).flatten(1)  # Q B, pair by pair
     product = torch.cat([turned, real * q[:, 2 * len(a) :]], 1) @ q.mT
     return write(tensor, scale * product)
@@ -422,7 +426,7 @@ class Maps:
                 f"a weight of shape {tuple(weight.shape)} cannot be made of maps with "
                 f"{self.rows} outputs, {self.columns} side by side"
             )
-        below = weight.split(list(self.rows)) if self.rows else [weight]
+        below = torch.split(weight, list(self.rows)) if self.rows else [weight]
         tiles = [tile for row in below for tile in row.chunk(self.columns, 1)]
         return [tile.transpose(0, 1) for tile in tiles] if self.transposed else tiles
 

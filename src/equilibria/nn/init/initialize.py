@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from equilibria.nn.init.ensembles import Ensemble, fill
-from equilibria.nn.init.weight import recurrent_weights, set_weights
+from equilibria.nn.init.weight import RecurrentWeight, recurrent_weights, set_weights
 
 _KERNELS = {
     "goe": "have kernels of odd size",
@@ -83,7 +83,7 @@ def initialize(
 
     papers: Agarwala and Schoenholz 2022, sec. 4 and appendix D.
     """
-    drawn = []
+    drawn: list[tuple[RecurrentWeight, torch.Tensor, tuple[Ensemble, ...]]] = []
     for weight in recurrent_weights(model, layers):
         value = torch.empty_like(weight.value(), memory_format=torch.contiguous_format)
         ensembles = fill(value, ensemble, scale, weight.maps, generator, **options)

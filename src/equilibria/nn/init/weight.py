@@ -6,18 +6,21 @@ import fnmatch
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.modules.conv import (
+    _ConvNd,  # pyright: ignore[reportPrivateUsage]
+    _ConvTransposeNd,  # pyright: ignore[reportPrivateUsage]
+)
 from torch.nn.modules.rnn import RNNCellBase
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
-from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.parametrizations import _SpectralNorm  # pyright: ignore[reportPrivateUsage]
 
 from equilibria.nn.deq import DEQ
-from equilibria.nn.frozen import module_of
+from equilibria.nn.frozen import module_of, named_modules
 from equilibria.nn.init.ensembles import Maps
 from equilibria.nn.using import in_eval_mode
 
@@ -56,7 +59,7 @@ class RecurrentWeight:
                 whose state goes with the weight.
         """
         if not parametrize.is_parametrized(self.layer, self.name):
-            stored = self.layer._parameters.get(self.name, self.layer._buffers.get(self.name))
+            stored = _stored(self.layer).get(self.name)
             if stored is None:
                 raise ValueError(
                     f"{self.path} is computed from other tensors, as the hooks of torch.nn.utils "
@@ -179,7 +182,7 @@ def recurrent_weights(
         ...         self.state, self.input = nn.Linear(64, 64), nn.Linear(10, 64)
         ...         self.maps = {"input": None}
     """
-    owners = [(path, m) for path, m in model.named_modules() if isinstance(m, DEQ)]
+    owners = [(path, m) for path, m in named_modules(model) if isinstance(m, DEQ)]
     cells: list[tuple[str, nn.Module]] = []
     for path, layer in owners:
         if (module := module_of(layer.cell)) is not None:
@@ -247,11 +250,13 @@ def _own(module: nn.Module, path: str) -> Declared:
     Raises:
         ValueError: it has declared the maps of what it has not.
     """
-    maps = getattr(module, "maps", None)
-    if not isinstance(maps, Mapping) or not all(
-        isinstance(key, str) and isinstance(value, Maps | None) for key, value in maps.items()
+    given: Any = getattr(module, "maps", None)
+    if not isinstance(given, Mapping) or not all(
+        isinstance(key, str) and isinstance(value, Maps | None)
+        for key, value in cast(Mapping[object, object], given).items()
     ):
         return {}
+    maps = cast(Declared, given)
     for key, value in maps.items():
         parent, _, name = key.rpartition(".")
         try:
@@ -276,8 +281,9 @@ def _usual(module: nn.Module) -> dict[str, Maps | None]:
         rows = (outputs // module.groups,) * module.groups if module.groups > 1 else ()
         return {"weight": Maps(rows=rows, transposed=transposed)}
     if isinstance(module, nn.MultiheadAttention):
-        if module.in_proj_weight is not None:
-            return {"in_proj_weight": Maps(rows=(module.embed_dim,) * 3)}
+        whole: Tensor | None = getattr(module, "in_proj_weight", None)
+        if whole is not None:
+            return {"in_proj_weight": Maps(rows=(len(whole) // 3,) * 3)}
         return {f"{kind}_proj_weight": Maps() for kind in "qkv"}
     if isinstance(module, RNNCellBase):
         gates = module.weight_hh.shape[0] // module.hidden_size
@@ -287,8 +293,13 @@ def _usual(module: nn.Module) -> dict[str, Maps | None]:
 
 def _tensors(module: nn.Module, declared: Declared) -> dict[str, Maps | None]:
     """What has been declared of tensors of the module itself."""
-    own = {*module._parameters, *module._buffers, *getattr(module, "parametrizations", {})}
+    own = {*_stored(module), *getattr(module, "parametrizations", {})}
     return {name: maps for name, maps in declared.items() if name in own}
+
+
+def _stored(module: nn.Module) -> dict[str, Tensor | None]:
+    """The parameters and buffers of a module itself, with those that are None."""
+    return {**module._buffers, **module._parameters}  # pyright: ignore[reportPrivateUsage]
 
 
 def _join(path: str, name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, Literal
 
 from equilibria.nn.init import Ensemble
@@ -91,22 +91,10 @@ def _miss(start: Start) -> float:
     return max(AIM[0] - start.largest, start.largest - AIM[1], 0.0)
 
 
-def _runs(starts: Sequence[Start]) -> Iterator[list[Start]]:
-    """Consecutive scales that are workable."""
-    run: list[Start] = []
-    for start in starts:
-        if start.workable:
-            run.append(start)
-        elif run:
-            yield run
-            run = []
-    if run:
-        yield run
-
-
 def _run(starts: Sequence[Start]) -> list[Start]:
-    """The longest of them by what is deep in it; none where nothing is workable."""
-    return max(_runs(starts), key=lambda run: (width(starts, run)[0], len(run)), default=[])
+    """Consecutive scales that are workable, the longest by what is deep in them; none for none."""
+    runs = [list(run) for workable, run in groupby(starts, lambda s: s.workable) if workable]
+    return max(runs, key=lambda run: (width(starts, run)[0], len(run)), default=[])
 
 
 def _held(run: Sequence[Start]) -> bool:

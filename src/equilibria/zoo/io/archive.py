@@ -159,6 +159,38 @@ def open_zip(file: str | Path | BinaryIO, path: Path) -> zipfile.ZipFile:
     return archive
 
 
+def read_members(
+    paths: Sequence[Path], names: Sequence[str], largest: int
+) -> Iterator[tuple[str, bytes]]:
+    """Name and content of some files, whether they are in a zip archive or unpacked.
+
+    Args:
+        paths: The archive alone, in whichever folder it has them, or the files in that order.
+        names: Names of the files.
+        largest: Bytes that are read of each at most.
+
+    Raises:
+        DataError: If a file cannot be read, or the archive is damaged or lacks one.
+    """
+    if (path := paths[0]).suffix != ".zip":
+        for name, path in zip(names, paths, strict=True):
+            with read_errors(path), open_file(path) as file:
+                yield name, file.read(largest)
+        return
+    with (
+        read_errors(path, *DAMAGED_ZIP),
+        open_file(path) as stored,
+        open_zip(stored, path) as packed,
+    ):
+        places = packed.namelist()
+        inside = {p.split("/", i)[-1]: p for p in places for i in range(p.count("/") + 1)}
+        for name in names:
+            if name not in inside:
+                raise DataError(f"{path} does not contain {name}: it is a different file")
+            with packed.open(inside[name]) as file:
+                yield name, file.read(largest)
+
+
 def find_member(archive: zipfile.ZipFile, name: str) -> str | None:
     """The member of that name, or, where the folder was not packed, without it; None for none."""
     names = archive.namelist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch import Tensor
 from equilibria import files
 from equilibria.run.data.storage import DataError, write_errors
 from equilibria.zoo.io.archive import LARGEST
-from equilibria.zoo.io.download import check_checksum, digest, fetch, mismatch
+from equilibria.zoo.io.download import check_checksum, digest, fetch, fingerprint, mismatch
 
 # --- locate ---------------------------------------------------------------------------------------
 
@@ -204,6 +204,26 @@ class Files:
     def paths(self) -> tuple[Path, ...]:
         """The files of `remote`, in its order."""
         return self._location[1]
+
+    @property
+    def root(self) -> Path | None:
+        """The folder of an archive that was unpacked; None where one file has all."""
+        return None if len(self.paths) == 1 else self.paths[0].parent
+
+    @property
+    def checksum(self) -> str:
+        """That of a single file, as published or computed."""
+        (path,) = self.paths
+        return self.remote.checksums.get(path.name) or digest(path)
+
+    def key(self, names: Callable[[Path], Iterable[str]]) -> str:
+        """Digits that tell the data from others.
+
+        Args:
+            names: Given `root`, names the files below it.
+        """
+        checksum = self.checksum if self.root is None else fingerprint(self.root, names(self.root))
+        return checksum.rpartition(":")[2][:24]
 
     @property
     def title(self) -> str:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import io
-import re
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Iterable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from equilibria.run.data.storage import DataError, open_file, read_errors, track
-from equilibria.zoo.io import download, remote
-from equilibria.zoo.io.archive import DAMAGED_ZIP, open_zip
+from equilibria.run.data.storage import DataError, track
+from equilibria.zoo.io import remote
+from equilibria.zoo.io.archive import read_members
 from equilibria.zoo.io.remote import Entry, Files, Remote
 from equilibria.zoo.io.sequences import Sequences, SequenceSet
 
@@ -71,12 +69,11 @@ def read(files: Files) -> SequenceSet:
     Raises:
         DataError: If a file is missing, damaged or another one.
     """
-    path, *more = files.paths
-    root = None if not more else path.parent
-    key = download.fingerprint(root, _names()) if root else download.digest(path)
+    names, root = _names(), files.root
+    paths = files.paths if root is None else [root / name for name in names]
     found = remote.tensors(
-        f"sequences/dsa-{_FORMAT}-{key.rpartition(':')[2][:24]}",
-        lambda: _read_folder(root) if root else _read_archive(path),
+        f"sequences/dsa-{_FORMAT}-{files.key(lambda _: names)}",
+        lambda: _parse(read_members(paths, names, _LARGEST)),
     )
     # Activity, person, segment.
     shape = found["x"].shape[:3]
@@ -100,47 +97,12 @@ def _names() -> list[str]:
     ]
 
 
-def _read_archive(path: Path) -> dict[str, Tensor]:
-    """All segments of the archive."""
-    with (
-        read_errors(path, *DAMAGED_ZIP),
-        open_file(path) as file,
-        open_zip(file, path) as packed,
-    ):
-        inside = {
-            found[0]: name
-            for name in packed.namelist()
-            if (found := re.search(r"a\d\d/p\d/s\d\d\.txt$", name))
-        }
-
-        def content(name: str) -> bytes:
-            if name not in inside:
-                raise DataError(f"{path} does not contain {name}: it is a different file")
-            with (
-                read_errors(path, *DAMAGED_ZIP),
-                packed.open(inside[name]) as text,
-            ):
-                return text.read(_LARGEST)
-
-        return _parse(content)
-
-
-def _read_folder(root: Path) -> dict[str, Tensor]:
-    """All segments of the unpacked archive."""
-
-    def content(name: str) -> bytes:
-        with read_errors(root / name), open_file(root / name) as text:
-            return text.read(_LARGEST)
-
-    return _parse(content)
-
-
-def _parse(content: Callable[[str], bytes]) -> dict[str, Tensor]:
+def _parse(files: Iterable[tuple[str, bytes]]) -> dict[str, Tensor]:
     """Values by activity, person, segment, step and channel."""
-    names = _names()
-    values = np.empty((len(names), STEPS, len(CHANNELS)), np.float32)
-    for place, name in enumerate(track(names, len(names), "Reading DSA-19 once")):
-        values[place] = _numbers(content(name), name)
+    count = len(ACTIVITIES) * PERSONS * SEGMENTS
+    values = np.empty((count, STEPS, len(CHANNELS)), np.float32)
+    for place, (name, text) in enumerate(track(files, count, "Reading DSA-19 once")):
+        values[place] = _numbers(text, name)
     x = torch.from_numpy(values)
     return {"x": x.unflatten(0, (len(ACTIVITIES), PERSONS, SEGMENTS))}
 

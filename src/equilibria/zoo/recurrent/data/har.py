@@ -14,7 +14,7 @@ from torch import Tensor
 
 from equilibria.run.data.storage import DataError, open_file, read_errors
 from equilibria.zoo.io import download, remote
-from equilibria.zoo.io.archive import DAMAGED_ZIP, open_zip
+from equilibria.zoo.io.archive import read_members
 from equilibria.zoo.io.remote import Entry, Files, Remote
 from equilibria.zoo.io.sequences import Sequences, SequenceSet
 
@@ -92,20 +92,11 @@ def read(files: Files, *, binary: bool) -> SequenceSet:
 def _parse(paths: tuple[Path, ...]) -> dict[str, Tensor]:
     """The windows of the archive, or of the files that were in it."""
     names = [name for each in _NAMES.values() for name in each]
-    found: dict[str, np.ndarray] = {}
-    if (path := paths[0]).suffix == ".zip":
-        with (
-            read_errors(path, *DAMAGED_ZIP, KeyError),
-            open_file(path) as stored,
-            open_zip(stored, path) as archive,
-        ):
-            for name in names:
-                with archive.open(f"{_FOLDER}/{name}") as file:
-                    found[name] = _numbers(file.read(_LARGEST + 1), f"{name} in {path}")
-    else:
-        for name, path in zip(names, paths, strict=True):
-            with read_errors(path), open_file(path) as file:
-                found[name] = _numbers(file.read(_LARGEST + 1), path)
+    root = paths[0] if paths[0].suffix == ".zip" else paths[0].parents[1]
+    found = {
+        name: _numbers(content, f"{name} in {root}")
+        for name, content in read_members(paths, names, _LARGEST + 1)
+    }
     tensors = {}
     for split, count in COUNTS.items():
         for name in _NAMES[split]:
@@ -123,7 +114,7 @@ def _parse(paths: tuple[Path, ...]) -> dict[str, Tensor]:
     return tensors
 
 
-def _numbers(content: bytes, name: str | Path) -> np.ndarray:
+def _numbers(content: bytes, name: str) -> np.ndarray:
     """The numbers of a text, ``(rows, numbers in a row)``."""
     rows = content.rstrip().count(b"\n") + 1
     try:

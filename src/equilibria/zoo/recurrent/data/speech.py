@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from equilibria.run.data.storage import DataError, read_errors, track
-from equilibria.zoo.io import archive, download, remote, sound
+from equilibria.zoo.io import archive, remote, sound
 from equilibria.zoo.io.remote import Entry, Files, Remote
 from equilibria.zoo.io.sequences import Sequences, SequenceSet
 from equilibria.zoo.io.sound import CHANNELS, RATE, resample, second
@@ -73,10 +73,9 @@ def read(files: Files, *, commands: bool) -> SequenceSet:
     Raises:
         DataError: If a file is damaged, or a word or the noise is missing.
     """
-    path, *more = files.paths
-    root = None if not more else path.parent
+    path, root = files.paths[0], files.root
     found = remote.tensors(
-        f"sequences/speech-commands-{_FORMAT}-{_key(files, root)}",
+        f"sequences/speech-commands-{_FORMAT}-{files.key(_names)}",
         lambda: _features(_folder(root) if root else archive.members(path, _wanted, _LARGEST)),
     )
     select = _google12 if commands else _google30
@@ -237,16 +236,6 @@ def _folder(root: Path) -> Iterator[tuple[str, bytes]]:
     for name in _names(root):
         with read_errors(root / name):
             yield name, (root / name).read_bytes()
-
-
-def _key(files: Files, root: Path | None) -> str:
-    """What the features depend on: the archive's checksum, or the unpacked files."""
-    if root is None:
-        (path,) = files.paths
-        checksum = files.remote.checksums.get(path.name) or download.digest(path)
-    else:
-        checksum = download.fingerprint(root, _names(root))
-    return checksum.rpartition(":")[2][:24]
 
 
 # --- entries -------------------------------------------------------------------------------------

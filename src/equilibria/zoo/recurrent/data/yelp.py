@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from equilibria.run.data.storage import DataError, open_file, read_errors, track
-from equilibria.zoo.io import archive, download, remote
+from equilibria.zoo.io import archive, remote
 from equilibria.zoo.io.remote import Entry, Files, Remote
 from equilibria.zoo.io.sequences import Sequences, SequenceSet
 from equilibria.zoo.io.vocabulary import END, LONGEST, UNKNOWN, build_vocabulary
@@ -77,8 +77,7 @@ def read(files: Files, *, train: int | None = None, test: int | None = None) -> 
     official = path.name == _JSON
     if official:
         counts = {split: count or HALF for split, count in counts.items()}
-    checksum = files.remote.checksums.get(path.name) or download.digest(path)
-    key = hashlib.sha256(repr((_FORMAT, checksum, counts)).encode()).hexdigest()[:24]
+    key = hashlib.sha256(repr((_FORMAT, files.checksum, counts)).encode()).hexdigest()[:24]
 
     def reviews(split: str) -> Iterator[Review]:
         if not official:
