@@ -202,7 +202,7 @@ def test_a_model_in_python(trained):
         (["--batches", "1"], "--batches must be 2 or more; got 1"),
         (["--batch-size", "0"], "--batch-size must be 1 or more"),
         (["--horizon", "0"], "--horizon must be at least 1; got 0"),
-        (["--start-steps", "-1"], "--start-steps must be at least 0"),
+        (["--start-steps", "-1"], "--start-steps must not be negative"),
         (["--budget", "0"], "--budget must be 1 or more"),
         (["--mixer", "mean"], "mean"),
         (["--batch-size", "2000"], "has only 1,347 training samples: take at most --batch-size"),
