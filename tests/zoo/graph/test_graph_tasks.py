@@ -217,7 +217,7 @@ def test_chains_are_a_task() -> None:
     task = Chains(length=20, classes=3, chains=5, directed=False).load()
     assert task.source == "undirected chains of length 20, 3 classes"
     assert int((task.sample("train", 1).targets >= 0).sum()) == 15
-    with pytest.raises(ValueError, match="length is 1"):
+    with pytest.raises(ValueError, match="length must be at least 2"):
         Chains(length=1)
 
 
