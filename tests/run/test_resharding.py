@@ -24,7 +24,7 @@ from equilibria.run.checkpoint import (
     Checkpoints,
     DamagedError,
     MissingError,
-    _signed,
+    _sign,
 )
 from equilibria.run.config import ConfigError
 from equilibria.run.evaluation import accelerator
@@ -383,7 +383,7 @@ def test_processes_on_different_disks_end_together(copies, victim, monkeypatch):
     # A checkpoint of the same step that is another one.
     other = json.loads((newest / "checkpoint.json").read_text())
     del other["sha256"]
-    (newest / "checkpoint.json").write_bytes(_signed({**other, "seconds": 0.5}))
+    (newest / "checkpoint.json").write_bytes(_sign({**other, "seconds": 0.5}))
     found = read()
     assert all(isinstance(each, CheckpointError) for each in found)
     assert all("is not the same for all processes" in str(each) for each in found)

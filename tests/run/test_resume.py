@@ -376,7 +376,7 @@ def test_a_checkpoint_that_was_signed_again_is_damaged_too(make, quiet, whole, c
     about = json.loads((newest / "checkpoint.json").read_text())
     del about["sha256"]
     change(about, newest)
-    (newest / "checkpoint.json").write_bytes(checkpoint._signed(about))
+    (newest / "checkpoint.json").write_bytes(checkpoint._sign(about))
     restore(trainer, folder, print)
     said = capsys.readouterr().out
     assert f"{newest} is damaged (" in said and f"continues from {before}" in said

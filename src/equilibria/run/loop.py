@@ -104,41 +104,42 @@ def train(
             folder.check_same(recipe)
         if chosen := recipes.list_chosen(asked, recipe):
             said = f"Chosen for {task.source}: {', '.join(chosen)}"
-            console.print(said, soft_wrap=True, markup=False, highlight=False)
+            _say(console, said)
         fresh = not (resume and folder.checkpoints.all())
         begins = recipe.initialisation
         if fresh and begins is not None and begins.radius is not None:
-            console.print(
+            _say(
+                console,
                 f"Searching for the scale of the recurrent weights that gives a spectral radius of "
                 f"{begins.radius:g} on the first batch ...",
-                markup=False,
             )
         with as_chosen():
             trainer = Trainer(recipe, task, accelerator, probe=probe, fresh=fresh)
         if accelerator.is_main_process and not resume:
             folder.create(recipe)
         count = trainer.model.count_parameters()["parameters"]
-        console.print(
+        _say(
+            console,
             f"{recipe.model.title}, {count:,} parameters, on "
             f"{task.source or 'its own data'}{f' ({task.notes})' if task.notes else ''}, "
             f"{plural(recipe.epochs, 'epoch')} of "
             f"{plural(trainer.steps_per_epoch, 'step')} on "
             f"{accelerator.num_processes} x {accelerator.device.type}",
-            soft_wrap=True,
-            markup=False,
-            highlight=False,
         )
         if trainer.reuse is not None:
-            console.print(
+            _say(
+                console,
                 f"Reuse: the states of {trainer.reuse.cache.samples:,} samples are kept from step "
                 f"to step, {trainer.reuse.bytes / 1e6:,.1f} MB",
-                soft_wrap=True,
-                markup=False,
-                highlight=False,
             )
         fit(trainer, folder, console, resume=resume, stop=stop, command=command, signals=signals)
         accelerator.wait_for_everyone()
     accelerator.end_training()
+
+
+def _say(console: Console, text: str, style: str | None = None) -> None:
+    """Print a text as it is: no markup, no colours, no line breaks."""
+    console.print(text, style=style, soft_wrap=True, markup=False, highlight=False)
 
 
 def _task(recipe: Recipe, accelerator: Accelerator, data_dir: Path | None) -> Task:
@@ -164,77 +165,63 @@ def fit(
 ) -> None:
     """Train to the recipe's last epoch and evaluate; see `train`."""
     with closing(trainer.background):
-        _fit(trainer, folder, console, resume=resume, stop=stop, command=command, signals=signals)
-
-
-def _fit(
-    trainer: Trainer,
-    folder: Folder,
-    console: Console,
-    *,
-    resume: bool,
-    stop: Stop,
-    command: Sequence[str],
-    signals: stops.Signals | None,
-) -> None:
-    accelerator, recipe = trainer.accelerator, trainer.recipe
-    if resume:
-        _restore(trainer, folder)
-        _say_where(trainer, folder, console)
-    written: list[Logger] = []
-    if accelerator.is_main_process:
-        written = [JsonLines(folder, trainer.records)]
-    if resume and trainer.step == trainer.steps and folder.concluded(trainer.step):
-        weights = trainer.layout.whole_state()
-        if accelerator.is_main_process and not folder.has_weights(trainer.model):
-            write_weights(folder.weights, weights)
-            console.print(f"{folder.weights} is restored from the checkpoint", markup=False)
-        console.print(
-            f"{folder.path} is finished: there is nothing to resume. To train on, add "
-            "--extend EPOCHS",
-            soft_wrap=True,
-            markup=False,
-        )
-        return
-    if accelerator.is_main_process:
-        _record(trainer, folder, console, command)
-    with ExitStack() as stack:
-        terminal = Terminal(console, recipe.epochs, trainer.steps_per_epoch, trainer.task)
+        accelerator, recipe = trainer.accelerator, trainer.recipe
+        if resume:
+            _restore(trainer, folder)
+            _say_where(trainer, folder, console)
+        written: list[Logger] = []
         if accelerator.is_main_process:
-            written.append(TensorBoard(folder, trainer.step))
-        loggers: list[Logger] = [*written, terminal]
-        for logger in loggers:
-            stack.callback(logger.close)
-        signals = signals or stack.enter_context(stops.catch(tell=accelerator.is_main_process))
-        stack.enter_context(signals.defer())
-        # Fractions of failed solves are logged; a warning at each step would drown them out.
-        stack.enter_context(warnings.catch_warnings(action="ignore", category=SolveWarning))
-        while trainer.step < trainer.steps:
-            _step(trainer, folder)
-            epoch, position = divmod(trainer.step, trainer.steps_per_epoch)
-            record = None
-            if position:
-                terminal.step(epoch + 1, position, trainer.tally, trainer.seconds)
-            else:
-                record = trainer.finish_epoch()
-            ends = any_of(accelerator, bool(signals.received) or stop())
-            every = recipe.checkpoint.every
-            due = every is not None and trainer.step % every == 0
-            if record or ends or due:
-                save(trainer, folder)
-            if record:
-                for logger in loggers:
-                    logger.epoch(record)
-            if ends:
-                trainer.background.settle()
-                where = f"in epoch {epoch + 1} " if trainer.step < trainer.steps else ""
-                raise Interrupted(
-                    f"stopped {where}after step {trainer.step} of {trainer.steps}; the run is "
-                    f"saved; continue with: {folder.resume}"
-                )
-        trainer.background.settle()
-    with _explain_stop(folder):
-        conclude(trainer, folder, console)
+            written = [JsonLines(folder, trainer.records)]
+        if resume and trainer.step == trainer.steps and folder.concluded(trainer.step):
+            weights = trainer.layout.whole_state()
+            if accelerator.is_main_process and not folder.has_weights(trainer.model):
+                write_weights(folder.weights, weights)
+                _say(console, f"{folder.weights} is restored from the checkpoint")
+            _say(
+                console,
+                f"{folder.path} is finished: there is nothing to resume. To train on, add "
+                "--extend EPOCHS",
+            )
+            return
+        if accelerator.is_main_process:
+            _record(trainer, folder, console, command)
+        with ExitStack() as stack:
+            terminal = Terminal(console, recipe.epochs, trainer.steps_per_epoch, trainer.task)
+            if accelerator.is_main_process:
+                written.append(TensorBoard(folder, trainer.step))
+            loggers: list[Logger] = [*written, terminal]
+            for logger in loggers:
+                stack.callback(logger.close)
+            signals = signals or stack.enter_context(stops.catch(tell=accelerator.is_main_process))
+            stack.enter_context(signals.defer())
+            # Fractions of failed solves are logged; a warning at each step would drown them out.
+            stack.enter_context(warnings.catch_warnings(action="ignore", category=SolveWarning))
+            while trainer.step < trainer.steps:
+                _step(trainer, folder)
+                epoch, position = divmod(trainer.step, trainer.steps_per_epoch)
+                record = None
+                if position:
+                    terminal.step(epoch + 1, position, trainer.tally, trainer.seconds)
+                else:
+                    record = trainer.finish_epoch()
+                ends = any_of(accelerator, bool(signals.received) or stop())
+                every = recipe.checkpoint.every
+                due = every is not None and trainer.step % every == 0
+                if record or ends or due:
+                    save(trainer, folder)
+                if record:
+                    for logger in loggers:
+                        logger.epoch(record)
+                if ends:
+                    trainer.background.settle()
+                    where = f"in epoch {epoch + 1} " if trainer.step < trainer.steps else ""
+                    raise Interrupted(
+                        f"stopped {where}after step {trainer.step} of {trainer.steps}; the run is "
+                        f"saved; continue with: {folder.resume}"
+                    )
+            trainer.background.settle()
+        with _explain_stop(folder):
+            conclude(trainer, folder, console)
 
 
 @contextmanager
@@ -293,28 +280,17 @@ def _say_where(trainer: Trainer, folder: Folder, console: Console) -> None:
     """Say where a run continues, and what restarts if a new segment begins there."""
     recipe = trainer.recipe
     if trainer.step == 0:
-        console.print(
-            f"{folder.path} has no checkpoint yet: it starts from the beginning", markup=False
-        )
+        _say(console, f"{folder.path} has no checkpoint yet: it starts from the beginning")
     elif trainer.step < trainer.steps:
-        console.print(
-            f"Continuing after step {trainer.step} of {trainer.steps}",
-            markup=False,
-            highlight=False,
-        )
+        _say(console, f"Continuing after step {trainer.step} of {trainer.steps}")
         for note in trainer.notes:
-            console.print(note, soft_wrap=True, markup=False, highlight=False)
+            _say(console, note)
     begin, _ = recipe.segment(trainer.step, trainer.steps_per_epoch)
     if begin and begin == trainer.step < trainer.steps:
         again = [f"the learning rate's {type(recipe.schedule).__name__} schedule"]
         if recipe.regulariser is not None:
             again.append("the regulariser's ramp")
-        console.print(
-            f"New segment, to epoch {recipe.epochs}: restarting {' and '.join(again)}",
-            soft_wrap=True,
-            markup=False,
-            highlight=False,
-        )
+        _say(console, f"New segment, to epoch {recipe.epochs}: restarting {' and '.join(again)}")
 
 
 def _record(trainer: Trainer, folder: Folder, console: Console, command: Sequence[str]) -> None:
@@ -326,10 +302,10 @@ def _record(trainer: Trainer, folder: Folder, console: Console, command: Sequenc
         about |= {"command": known.get("command", []), "segments": []}
         start = trainer.start
         if start.beginning is not None:
-            console.print(f"Recurrent weights: {start.beginning}", markup=False)
+            _say(console, f"Recurrent weights: {start.beginning}")
             about["initialisation"] = start.beginning.json()
         if start.transfer is not None:
-            console.print(str(start.transfer), soft_wrap=True, markup=False, highlight=False)
+            _say(console, str(start.transfer))
             about["init_from"] = start.transfer.json()
         trainer.task.save(folder.path)
     else:
@@ -361,7 +337,8 @@ def conclude(trainer: Trainer, folder: Folder, console: Console) -> None:
         ended = ", ".join(f"{percent(share)} {name}" for name, share in statuses.items() if share)
         solver, precision = trainer.recipe.solver, trainer.recipe.precision
         advice = (solver and too_fine(precision, solver.finest, statuses)) or ()
-        console.print(
+        _say(
+            console,
             " ".join(
                 (
                     f"Not all test samples converged: {ended}.",
@@ -370,6 +347,4 @@ def conclude(trainer: Trainer, folder: Folder, console: Console) -> None:
                 )
             ),
             style="yellow",
-            markup=False,
-            soft_wrap=True,
         )

@@ -295,22 +295,12 @@ class _Reader(StorageReader):
 def collect(model: nn.Module, optimiser: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return all tensors of a model and its optimiser by name, and the optimiser's other state."""
     names = {id(p): name for name, p in model.named_parameters()}
-    tensors = {f"{MODEL}{name}": each for name, each in model.state_dict().items()}
-    others: dict[str, dict[str, Any]] = {}
-    for p, state in optimiser.state.items():
-        for key, value in state.items():
-            if isinstance(value, Tensor):
-                tensors[f"{OPTIMISER}{names[id(p)]}.{key}"] = value
-            else:
-                others.setdefault(names[id(p)], {})[key] = value
+    states = {names[id(p)]: state for p, state in optimiser.state.items()}
     groups = [
-        {
-            **{key: value for key, value in group.items() if key != "params"},
-            "params": [names[id(p)] for p in group["params"]],
-        }
+        {**group, "params": [names[id(p)] for p in group["params"]]}
         for group in optimiser.param_groups
     ]
-    return tensors, {"param_groups": groups, "others": others}
+    return _flatten(model.state_dict(), states), _others(states, groups)
 
 
 def by_name(model: Mapping[str, Tensor], state: Mapping[str, Any], names: list[str]) -> Any:
@@ -321,19 +311,33 @@ def by_name(model: Mapping[str, Tensor], state: Mapping[str, Any], names: list[s
         state: of the optimiser, in which parameters are numbered.
         names: of the parameters, in the same order.
     """
-    tensors = {f"{MODEL}{name}": each for name, each in model.items()}
-    others: dict[str, dict[str, Any]] = {}
-    for number, each in state["state"].items():
-        for key, value in each.items():
-            if isinstance(value, Tensor):
-                tensors[f"{OPTIMISER}{names[number]}.{key}"] = value
-            else:
-                others.setdefault(names[number], {})[key] = value
+    states = {names[number]: each for number, each in state["state"].items()}
     groups = [
         {**group, "params": [names[number] for number in group["params"]]}
         for group in state["param_groups"]
     ]
-    return Tensors(tensors), {"param_groups": groups, "others": others}
+    return Tensors(_flatten(model, states)), _others(states, groups)
+
+
+def _flatten(
+    model: Mapping[str, Tensor], states: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Tensor]:
+    """Return the tensors of a model and of its optimiser's states, by their names in the files."""
+    return {f"{MODEL}{name}": each for name, each in model.items()} | {
+        f"{OPTIMISER}{name}.{key}": value
+        for name, state in states.items()
+        for key, value in state.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _others(states: Mapping[str, Mapping[str, Any]], groups: list[Any]) -> dict[str, Any]:
+    """Return the state of an optimiser less its tensors."""
+    others = {
+        name: {key: value for key, value in state.items() if not isinstance(value, Tensor)}
+        for name, state in states.items()
+    }
+    return {"param_groups": groups, "others": {name: each for name, each in others.items() if each}}
 
 
 def fill(

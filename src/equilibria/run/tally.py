@@ -141,25 +141,17 @@ class Tally:
 
     def state(self) -> dict[str, Any]:
         """Return all as tensors, plain numbers and dictionaries; `restore` takes them back."""
-        solves = {
-            name: {
-                "evals": dict(solve.evals),
-                "status": dict(solve.status),
-                "error": dict(solve.error),
-            }
-            for name, solve in (("forward", self.forward), ("adjoint", self.adjoint))
+        counts = {
+            name: {kind: dict(count) for kind, count in vars(solves).items()}
+            for name, solves in (("forward", self.forward), ("adjoint", self.adjoint))
         }
-        return {"sums": dict(self.sums), **solves, "work": list(self.work)}
+        return {"sums": dict(self.sums), **counts, "work": list(self.work)}
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> Self:
         """Return the tally whose `state` this is."""
         solves = {
-            name: SolveTally(
-                Counter(state[name]["evals"]),
-                Counter(state[name]["status"]),
-                Counter(state[name].get("error", ())),
-            )
+            name: SolveTally(**{kind: Counter(count) for kind, count in state[name].items()})
             for name in ("forward", "adjoint")
         }
         # Checkpoints of before they were counted have no errors and no work.
@@ -172,9 +164,8 @@ class Tally:
         for tally in map(cls.restore, states):
             total.add(tally.sums)
             for mine, other in ((total.forward, tally.forward), (total.adjoint, tally.adjoint)):
-                mine.evals.update(other.evals)
-                mine.status.update(other.status)
-                mine.error.update(other.error)
+                for kind, count in vars(other).items():
+                    getattr(mine, kind).update(count)
         return total
 
 
