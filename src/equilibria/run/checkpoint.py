@@ -187,10 +187,6 @@ Gather = Callable[[Any], list[Any]]
 """Returns what all processes give, in their order; each calls it at the same point."""
 
 
-def _alone(given: Any) -> list[Any]:
-    return [given]
-
-
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint that was read and found intact."""
@@ -302,7 +298,11 @@ class Checkpoints:
             _delete(each)
 
     def newest(
-        self, warn: Callable[[str], object], *, part: Part = WHOLE, gather: Gather = _alone
+        self,
+        warn: Callable[[str], object],
+        *,
+        part: Part = WHOLE,
+        gather: Gather = lambda own: [own],
     ) -> Checkpoint | None:
         """Return the newest intact checkpoint; None if there are no checkpoints.
 

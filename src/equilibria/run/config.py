@@ -269,11 +269,6 @@ def fields_of(cls: type) -> Mapping[str, Any]:
     return {_key(field): hints[field.name] for field in dataclasses.fields(cls)}
 
 
-def _words(cls: type) -> dict[str, str]:
-    """The name of each field of a dataclass by its key."""
-    return {_key(field): field.name for field in dataclasses.fields(cls)}
-
-
 def _key(field: dataclasses.Field[Any]) -> str:
     """The key of a field: its name, less the underscore that tells `async_` from Python's word."""
     return field.name.removesuffix("_")
@@ -447,6 +442,6 @@ def _construct(
         if chosen is None and type(None) not in typing.get_args(fields_of(cls)[name]):
             raise ConfigError(f"{key}: is missing; one of {', '.join(allowed)}")
         values[name] = chosen and _construct(allowed[chosen], branch, choices, f"{key}.")
-    words = _words(cls)
+    words = {_key(field): field.name for field in dataclasses.fields(cls)}
     with as_chosen(prefix[:-1]):
         return cls(**{words[key]: value for key, value in values.items()})

@@ -152,7 +152,9 @@ class Terminal:
         terminal = self.console.is_terminal
         if not terminal and now - self.printed < EVERY:
             return
-        figures = self._short(tally.summary(self.task)) + self._speed(tally.units, seconds)
+        figures = self._short(tally.summary(self.task))
+        if self.task.streams:  # a text: how fast it is read
+            figures += self._rate(tally.units, seconds)
         if terminal:
             if self.shown is None:
                 self.bar.start()
@@ -195,10 +197,6 @@ class Terminal:
             highlight=False,
             soft_wrap=True,
         )
-
-    def _speed(self, units: int, seconds: float) -> str:
-        """Return how fast a text is read, within an epoch; nothing for samples."""
-        return self._rate(units, seconds) if self.task.streams else ""
 
     def _rate(self, units: int, seconds: float) -> str:
         """Return units a second."""

@@ -117,24 +117,30 @@ def train(
             trainer = Trainer(recipe, task, accelerator, probe=probe, fresh=fresh)
         if accelerator.is_main_process and not resume:
             folder.create(recipe)
-        count = trainer.model.count_parameters()["parameters"]
-        _say(
-            console,
-            f"{recipe.model.title}, {count:,} parameters, on "
-            f"{task.source or 'its own data'}{f' ({task.notes})' if task.notes else ''}, "
-            f"{plural(recipe.epochs, 'epoch')} of "
-            f"{plural(trainer.steps_per_epoch, 'step')} on "
-            f"{accelerator.num_processes} x {accelerator.device.type}",
-        )
-        if trainer.reuse is not None:
-            _say(
-                console,
-                f"Reuse: the states of {trainer.reuse.cache.samples:,} samples are kept from step "
-                f"to step, {trainer.reuse.bytes / 1e6:,.1f} MB",
-            )
+        _announce(trainer, console)
         fit(trainer, folder, console, resume=resume, stop=stop, command=command, signals=signals)
         accelerator.wait_for_everyone()
     accelerator.end_training()
+
+
+def _announce(trainer: Trainer, console: Console) -> None:
+    """Say what is trained, on what."""
+    recipe, task, accelerator = trainer.recipe, trainer.task, trainer.accelerator
+    count = trainer.model.count_parameters()["parameters"]
+    _say(
+        console,
+        f"{recipe.model.title}, {count:,} parameters, on "
+        f"{task.source or 'its own data'}{f' ({task.notes})' if task.notes else ''}, "
+        f"{plural(recipe.epochs, 'epoch')} of "
+        f"{plural(trainer.steps_per_epoch, 'step')} on "
+        f"{accelerator.num_processes} x {accelerator.device.type}",
+    )
+    if trainer.reuse is not None:
+        _say(
+            console,
+            f"Reuse: the states of {trainer.reuse.cache.samples:,} samples are kept from step "
+            f"to step, {trainer.reuse.bytes / 1e6:,.1f} MB",
+        )
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:

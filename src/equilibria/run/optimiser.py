@@ -3,6 +3,7 @@
 import abc
 import math
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -47,12 +48,17 @@ class _Moments(Optimiser):
         betas: memory of the gradient's mean and of its square, both in [0, 1).
     """
 
+    kind: ClassVar[Any]
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_fields(self, "[0, 1)", "betas")
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return torch's optimiser of this kind for the parameters of `model`."""
+        return self.kind(self.groups(model), lr=self.lr, betas=self.betas)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +71,7 @@ class Adam(_Moments):
         betas: memory of the gradient's mean and of its square, both in [0, 1).
     """
 
-    def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Return torch's Adam for the parameters of `model`."""
-        return torch.optim.Adam(self.groups(model), lr=self.lr, betas=self.betas)
+    kind = torch.optim.Adam
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +84,7 @@ class AdamW(_Moments):
         betas: memory of the gradient's mean and of its square, both in [0, 1).
     """
 
-    def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Return torch's AdamW for the parameters of `model`."""
-        return torch.optim.AdamW(self.groups(model), lr=self.lr, betas=self.betas)
+    kind = torch.optim.AdamW
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,8 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 if TYPE_CHECKING:
@@ -121,6 +123,24 @@ def package_of(name: str) -> str | None:
     """Return the package of the application that is called `name`; None if there is none."""
     packages = (each.package for each in applications())
     return next((each for each in packages if each.rpartition(".")[2] == name), None)
+
+
+def import_part(front: str, name: str, part: str) -> ModuleType:
+    """Return a part of the application `name`, asked for as an attribute of a room's front.
+
+    Args:
+        front: Full name of the front, such as ``equilibria.run.data``.
+        name: Of the attribute.
+        part: Of the application's package, such as ``data``.
+
+    Raises:
+        AttributeError: There is no such application, or it has no such part.
+    """
+    own = name.startswith("_") or find_spec(f"{front}.{name}")  # an import looks here first
+    package = None if own else package_of(name)
+    if package is None or find_spec(f"{package}.{part}") is None:
+        raise AttributeError(f"module {front!r} has no attribute {name!r}")
+    return importlib.import_module(f"{package}.{part}")
 
 
 def places(application: Application, section: Section) -> list[str]:

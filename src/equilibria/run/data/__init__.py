@@ -1,13 +1,11 @@
 """All data sets by name; those of an application are in its folder."""
 
-import importlib
-from importlib.util import find_spec
 from typing import Any
 
 from equilibria.run.data.dataset import Dataset, Samples, Split, UserData
 from equilibria.run.data.registry import available, entry, load, register
 from equilibria.run.data.storage import DataError
-from equilibria.run.registry import package_of
+from equilibria.run.registry import import_part
 
 __all__ = [
     "DataError",
@@ -24,8 +22,4 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """The data sets of an application, such as `flow`, as the package in its folder."""
-    own = name.startswith("_") or find_spec(f"{__name__}.{name}")  # an import looks here first
-    place = None if own else f"{package_of(name)}.data"
-    if place is None or package_of(name) is None or find_spec(place) is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module(place)
+    return import_part(__name__, name, "data")

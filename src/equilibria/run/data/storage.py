@@ -279,7 +279,8 @@ def _fields(content: Any, shape: Any, key: str) -> Iterator[tuple[str, str, Any]
         yield key, _WORDS[dict], content
         return
     if null := dataclasses.is_dataclass(shape):
-        needed = {f.name for f in dataclasses.fields(shape) if _has_no_default(f)}
+        fields, none = dataclasses.fields(shape), dataclasses.MISSING
+        needed = {each.name for each in fields if each.default is each.default_factory is none}
     else:
         needed = shape.__required_keys__
     for name, hint in typing.get_type_hints(shape).items():
@@ -287,10 +288,6 @@ def _fields(content: Any, shape: Any, key: str) -> Iterator[tuple[str, str, Any]
             yield from _misfits(content[name], hint, f"{key}.{name}", null)
         elif name in needed:
             yield f"{key}.{name}", "there", _NOWHERE
-
-
-def _has_no_default(field: dataclasses.Field[Any]) -> bool:
-    return field.default is field.default_factory is dataclasses.MISSING
 
 
 def _is(value: Any, kind: type, null: bool) -> bool:
