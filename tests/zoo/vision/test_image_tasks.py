@@ -23,7 +23,7 @@ from equilibria.zoo.io.selection import parts, shares
 from equilibria.zoo.vision.model.mdeq import MDEQConfig
 from equilibria.zoo.vision.model.single_scale import DenseConfig
 from equilibria.zoo.vision.predict import sight
-from equilibria.zoo.vision.task.batches import Photographs, crop_images, flip_images
+from equilibria.zoo.vision.task.batches import ImageFeed, crop_images, flip_images
 from equilibria.zoo.vision.task.classification import ImageClassification
 from equilibria.zoo.vision.task.seen import Seen
 
@@ -246,7 +246,7 @@ def test_in_memory_and_from_disk_are_the_same(folder: Path, monkeypatch) -> None
 def test_random_parts_depend_on_the_step_alone(folder: Path) -> None:
     task = ImageClassification(data=str(folder), size=16, crop=0.2, normalise=True).load()
     feed = task.feed(8, 3)
-    assert isinstance(feed, Photographs)
+    assert isinstance(feed, ImageFeed)
     batches = [feed.batch(step) for step in range(4)]
     torch.rand(100)
     again = task.feed(8, 3)  # as after an interruption: from the middle, and back

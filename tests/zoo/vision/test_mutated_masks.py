@@ -13,7 +13,7 @@ from test_unlike_masks import masks
 
 from equilibria.run.data import DataError
 from equilibria.zoo.vision.data.segmentation import folder
-from equilibria.zoo.vision.data.segmentation.folder import Classes
+from equilibria.zoo.vision.data.segmentation.folder import MaskClasses
 from unlike_pictures import image
 
 
@@ -31,7 +31,7 @@ def test_lists_of_classes(root: Path, content: bytes) -> None:
     path = put(root / "classes.txt", content)
     with bounded(len(content)):
         try:
-            found = Classes.read(path)
+            found = MaskClasses.read(path)
         except DataError as error:
             assert str(path) in str(error)
             return

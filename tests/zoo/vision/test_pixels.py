@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from equilibria.zoo.vision.data.segmentation import VOID
 from equilibria.zoo.vision.task import pixels
-from equilibria.zoo.vision.task.batches import DRAWS, View, apply_view
+from equilibria.zoo.vision.task.batches import DRAWS, SceneView, apply_view
 
 
 def drawn(generator=None):
@@ -121,7 +121,7 @@ def scene(height=24, width=32):
 
 def test_nothing_asked_changes_nothing():
     image, mask = scene()
-    shown, classes = apply_view(image, mask, View(), drawn())
+    shown, classes = apply_view(image, mask, SceneView(), drawn())
     assert torch.equal(shown, image) and torch.equal(classes, mask)
 
 
@@ -129,7 +129,7 @@ def test_nothing_asked_changes_nothing():
 @pytest.mark.parametrize("scale", [(1.0, 1.0), (0.5, 2.0)])
 def test_image_and_mask_stay_together(crop, scale):
     image, mask = scene()
-    view = View(crop=crop, scale=scale, flip=True)
+    view = SceneView(crop=crop, scale=scale, flip=True)
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
         shown, classes = apply_view(image, mask, view, drawn(generator))
@@ -149,7 +149,7 @@ def test_a_crop_without_scaling_has_the_pixels_of_the_image(flip):
     mask = torch.arange(99, dtype=torch.uint8).view(9, 11)
     begins = set()
     for each in torch.rand(60, DRAWS, generator=torch.Generator().manual_seed(2)):
-        shown, classes = apply_view(image, mask, View(crop=(9, 8), flip=flip), each)
+        shown, classes = apply_view(image, mask, SceneView(crop=(9, 8), flip=flip), each)
         first = int(classes[0].min())
         begins.add(first)
         assert torch.equal(classes.sort(1).values, mask[:, first : first + 8])
@@ -160,7 +160,7 @@ def test_a_crop_without_scaling_has_the_pixels_of_the_image(flip):
 
 def test_a_larger_crop_is_void_around_the_image():
     image, mask = scene()
-    shown, classes = apply_view(image, mask, View(crop=(40, 32)), drawn())
+    shown, classes = apply_view(image, mask, SceneView(crop=(40, 32)), drawn())
     assert int((classes == VOID).sum()) == 16 * 32
     assert torch.equal(classes[classes != VOID].view(24, 32), mask)
     assert shown[:, classes == VOID].abs().max() == 0
@@ -170,7 +170,7 @@ def test_mirroring_mirrors_both():
     image, mask = scene()
     found = set()
     for each in torch.rand(20, DRAWS, generator=torch.Generator().manual_seed(1)):
-        shown, classes = apply_view(image, mask, View(flip=True), each)
+        shown, classes = apply_view(image, mask, SceneView(flip=True), each)
         flipped = bool(torch.equal(classes, mask.flip(-1)))
         assert torch.equal(shown, image.flip(-1) if flipped else image)
         found.add(flipped)
@@ -179,6 +179,6 @@ def test_mirroring_mirrors_both():
 
 def test_colours_change_and_classes_do_not():
     image, mask = scene()
-    shown, classes = apply_view(image, mask, View(colour=0.5), drawn())
+    shown, classes = apply_view(image, mask, SceneView(colour=0.5), drawn())
     assert torch.equal(classes, mask) and not torch.equal(shown, image)
     assert shown.min() >= 0 and shown.max() <= 1

@@ -12,7 +12,7 @@ from PIL import Image
 from equilibria.run.data import DataError, load
 from equilibria.zoo.io import decode
 from equilibria.zoo.vision.data.segmentation import VOID, SegmentationSet
-from equilibria.zoo.vision.data.segmentation.folder import Classes
+from equilibria.zoo.vision.data.segmentation.folder import MaskClasses
 from equilibria.zoo.vision.data.segmentation.masks import mask_pixels, nearest, palette
 
 
@@ -132,7 +132,7 @@ def test_values_colours_and_void(tmp_path):
 def test_classes_that_cannot_be(tmp_path, text, words):
     (tmp_path / "classes.txt").write_text(text)
     with pytest.raises(DataError, match=words):
-        Classes.read(tmp_path / "classes.txt")
+        MaskClasses.read(tmp_path / "classes.txt")
 
 
 def missing_classes(folder):

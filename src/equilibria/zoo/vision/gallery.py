@@ -43,7 +43,7 @@ class _Image(Picture):
     told: list[tuple[str, float]]
 
 
-class _Images(Stored):
+class _Mistakes(Stored):
     wrong: int
     pictures: list[_Image]
 
@@ -112,7 +112,7 @@ def _note_class(picture: Mapping[str, Any]) -> list[str]:
 
 CLASSIFICATION = GalleryKind(
     hang=_hang_classes,
-    shape=_Images,
+    shape=_Mistakes,
     describe=_describe_classes,
     note=_note_class,
     title=lambda picture: picture["truth"],

@@ -196,7 +196,7 @@ AHEAD = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class PredictOptions:
     """How images are gone through.
 
     Args:
@@ -251,7 +251,7 @@ def predict(
     paths: Sequence[Path],
     journal: Journal,
     accelerator: Accelerator,
-    options: Options,
+    options: PredictOptions,
     *,
     large: Large | None = None,
     smallest: int = 1,
@@ -313,7 +313,7 @@ def predict(
 
 
 def _batches(
-    paths: Sequence[Path], seen: Seen, options: Options, smallest: int
+    paths: Sequence[Path], seen: Seen, options: PredictOptions, smallest: int
 ) -> Iterator[list[Sight] | Unreadable]:
     """Images of one size, as they follow each other; and what cannot be read, in order too."""
 
@@ -356,7 +356,7 @@ def _of(output: Any, place: int) -> Any:
 
 
 def _describe_classes(
-    image: Sight, logits: Tensor, seen: Seen, journal: Journal, options: Options
+    image: Sight, logits: Tensor, seen: Seen, journal: Journal, options: PredictOptions
 ) -> dict[str, Any]:
     """The most probable classes of an image."""
     probabilities = logits.softmax(0)
@@ -369,7 +369,7 @@ def _describe_classes(
 
 
 def _describe_mask(
-    image: Sight, output: Any, seen: Seen, journal: Journal, options: Options
+    image: Sight, output: Any, seen: Seen, journal: Journal, options: PredictOptions
 ) -> dict[str, Any]:
     """The mask of an image, written, and the share of each class in it."""
     row: dict[str, Any] = {}

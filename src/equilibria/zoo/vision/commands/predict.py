@@ -38,7 +38,7 @@ from equilibria.zoo.io.naming import pictures
 from equilibria.zoo.io.rows import Journal, journal
 from equilibria.zoo.vision.commands.views import Views
 from equilibria.zoo.vision.model.config import VisionConfig
-from equilibria.zoo.vision.predict import Large, Options, predict
+from equilibria.zoo.vision.predict import Large, PredictOptions, predict
 from equilibria.zoo.vision.task.seen import IMAGES, Seen
 
 LESS_MEMORY = "lower --batch-size, or have large images seen through a smaller --window"
@@ -136,9 +136,9 @@ def main(argv: Sequence[str]) -> int:
         high, wide = (round(LARGE * side) for side in seen.shape[1:])
         window = {"window": (high, wide), "overlap": min(high, wide) // 4}
         large = Large(VIEWS.view(loaded.model, {**views, **window}), (high, wide))
-    options = Options(
+    options = PredictOptions(
         batch_size=arguments.batch_size,
-        top=arguments.top or Options.top,
+        top=arguments.top or PredictOptions.top,
         overlays=not arguments.no_overlays,
         video=arguments.video,
     )

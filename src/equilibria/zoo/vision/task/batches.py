@@ -82,7 +82,7 @@ def _uniform(count: int, numbers: int) -> Tensor:
 # Batches of images that are decoded while the model learns from the batch before.
 
 
-class Photographs(AheadFeed):
+class ImageFeed(AheadFeed):
     """Images from their files, in an order of their own in each pass, each a random part of it.
 
     Args:
@@ -132,7 +132,7 @@ _GREY = (0.299, 0.587, 0.114)  # Rec. 601: the weights of red, green and blue
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
+class SceneView:
     """How training images are seen.
 
     Args:
@@ -149,7 +149,9 @@ class View:
     colour: float = 0.0
 
 
-def apply_view(image: Tensor, mask: Tensor, view: View, drawn: Tensor) -> tuple[Tensor, Tensor]:
+def apply_view(
+    image: Tensor, mask: Tensor, view: SceneView, drawn: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return an image and its mask as training sees them.
 
     Colours are interpolated linearly, classes taken from the nearest pixel; without scaling, pixels
@@ -210,7 +212,7 @@ def _jitter_colours(image: Tensor, factors: list[float]) -> Tensor:
     return image.clamp(0, 1)
 
 
-class Scenes(AheadFeed):
+class SceneFeed(AheadFeed):
     """Images with masks, in an order of their own in each pass, seen at random.
 
     Args:
@@ -232,7 +234,7 @@ class Scenes(AheadFeed):
         batch_size: int,
         seed: int,
         *,
-        view: View,
+        view: SceneView,
         statistics: Statistics | None = None,
     ) -> None:
         super().__init__(len(images), batch_size, seed)

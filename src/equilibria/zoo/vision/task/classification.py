@@ -26,7 +26,7 @@ from equilibria.zoo.vision.data.shards import dataset as shards
 from equilibria.zoo.vision.data.shards.dataset import ImageShards
 from equilibria.zoo.vision.data.shards.images import ShardImages
 from equilibria.zoo.vision.model.config import VisionConfig
-from equilibria.zoo.vision.task.batches import Photographs, crop_images, flip_images, shift_images
+from equilibria.zoo.vision.task.batches import ImageFeed, crop_images, flip_images, shift_images
 from equilibria.zoo.vision.task.pixels import confusion
 from equilibria.zoo.vision.task.seen import IMAGES, ImageTask, ImageTaskConfig, Seen, check_heads
 from equilibria.zoo.vision.task.streaming import StreamedImages
@@ -210,7 +210,7 @@ class ClassificationTask(ImageTask, LabelledTask):
             lanes = self.config.lanes
             return StreamedImages(self.shards, batch_size, seed, lanes=lanes, **shown)
         if self.files is not None:
-            return Photographs(self.files, batch_size, seed, **shown)
+            return ImageFeed(self.files, batch_size, seed, **shown)
         return super().feed(batch_size, seed)
 
     def some(self, split: str, count: int) -> Tensor:

@@ -71,7 +71,7 @@ class _Resize(TypedDict):
     filter: NotRequired[Literal["linear", "area"]]
 
 
-class _Images(TypedDict):
+class _ImagesFile(TypedDict):
     """images.json; earlier versions did not write all of it."""
 
     labels: list[str]
@@ -115,7 +115,7 @@ class Seen:
             )
         try:
             with read_errors(path):
-                content: Any = storage.read(path, _Images)
+                content: Any = storage.read(path, _ImagesFile)
             normal, labels = content["normalise"], content["labels"]
             if normal is not None:
                 normal = Statistics(tuple(normal["mean"]), tuple(normal["deviation"]))

@@ -25,7 +25,7 @@ from equilibria.zoo.vision.data.segmentation import VOID, MaskedImages, Segmenta
 from equilibria.zoo.vision.model.config import VisionConfig
 from equilibria.zoo.vision.model.segmentation import upsample
 from equilibria.zoo.vision.task import baselines, pixels
-from equilibria.zoo.vision.task.batches import Scenes, View, prepare
+from equilibria.zoo.vision.task.batches import SceneFeed, SceneView, prepare
 from equilibria.zoo.vision.task.seen import (
     IMAGES,
     Auto,
@@ -249,8 +249,10 @@ class SegmentationTask(ImageTask):
     @override
     def feed(self, batch_size: int, seed: int) -> Feed:
         config = self.config
-        view = View(crop=self.crop, scale=config.scale, flip=config.flip, colour=config.colour)
-        return Scenes(self.images["train"], batch_size, seed, view=view, statistics=self.statistics)
+        view = SceneView(crop=self.crop, scale=config.scale, flip=config.flip, colour=config.colour)
+        return SceneFeed(
+            self.images["train"], batch_size, seed, view=view, statistics=self.statistics
+        )
 
     @override
     def batches(self, split: str, batch_size: int, part: Part = WHOLE) -> Iterator[Batch]:

@@ -50,7 +50,7 @@ _TEST_SHARE = 0.1
 
 
 @dataclass(frozen=True)
-class Classes:
+class MaskClasses:
     """What the values of masks stand for.
 
     Attributes:
@@ -63,7 +63,7 @@ class Classes:
     numbers: np.ndarray
 
     @classmethod
-    def read(cls, path: Path) -> Classes:
+    def read(cls, path: Path) -> MaskClasses:
         """Read classes.txt: a name on each line, or ``VALUE: name`` on each.
 
         Without values, the first line is value 0. A class called void, ignore or unlabelled does
@@ -128,7 +128,7 @@ def load(
 
     ``root/images`` and ``root/masks`` have files of the same names but for their endings; masks are
     PNG files whose values, grey or of a palette, are numbers of classes, which ``classes.txt``
-    names (`Classes.read`). A tenth of the images, chosen by a fixed seed, is then the test part.
+    names (`MaskClasses.read`). A tenth of the images, by a fixed seed, is then the test part.
     Or both folders are in ``root/train`` and ``root/test``, and perhaps in ``root/valid``; without
     ``test``, the validation images are the test images. Images are rotated upright according to
     Exif. All files are decoded once: damaged ones, and masks with values that no class has, are
@@ -149,7 +149,7 @@ def load(
     if not path.is_dir():
         raise DataError(f"{path} is not a folder: {EXPECTED}")
     parts = _parts(path)
-    classes = Classes.read(path / CLASSES)
+    classes = MaskClasses.read(path / CLASSES)
     pairs = [pair for part in parts.values() for pair in part]
     images, masks = [image for image, _ in pairs], [mask for _, mask in pairs]
     scanned, checksum = headers.scan(path, images)
@@ -279,7 +279,7 @@ def _check_kind(source: Encoded, of_masks: Sequence[Header]) -> None:
             )
 
 
-def _check_values(source: Encoded, found: np.ndarray, classes: Classes, listed: Path) -> None:
+def _check_values(source: Encoded, found: np.ndarray, classes: MaskClasses, listed: Path) -> None:
     """Raise DataError if a mask has a value that no class has.
 
     Args:
@@ -299,7 +299,7 @@ def _check_values(source: Encoded, found: np.ndarray, classes: Classes, listed: 
         )
 
 
-def _check_learned(found: np.ndarray, classes: Classes, root: Path, whole: bool) -> None:
+def _check_learned(found: np.ndarray, classes: MaskClasses, root: Path, whole: bool) -> None:
     """Raise DataError if there is nothing to learn from masks, or to test on.
 
     Args:

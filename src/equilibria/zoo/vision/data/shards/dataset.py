@@ -227,7 +227,7 @@ class Surveyed(NamedTuple):
     """Samples of each class."""
 
 
-class _Read(NamedTuple):
+class _ShardContent(NamedTuple):
     """What was found in one shard."""
 
     shard: Shard
@@ -263,13 +263,13 @@ def survey(
     return surveyed
 
 
-def _read(urls: Sequence[str], split: str) -> list[_Read]:
+def _read(urls: Sequence[str], split: str) -> list[_ShardContent]:
     measured = math.ceil(MEASURED / len(urls))
     found = decode.in_threads(lambda url: _one(url, measured), urls, THREADS, ahead=1)
     return list(track(found, len(urls), f"Reading the shards of {split}"))
 
 
-def _one(url: str, measured: int) -> _Read:
+def _one(url: str, measured: int) -> _ShardContent:
     """Read one shard, and decode `measured` of its images, spread evenly over it."""
     content = index.read_address(url)
     samples = parse_archive(content, url)
@@ -277,7 +277,7 @@ def _one(url: str, measured: int) -> _Read:
         raise DataError(f"{url} has no samples: leave it out")
     step = max(1, len(samples) // measured)
     moments = [_moments(sample, url) for sample in samples[::step][:measured]]
-    return _Read(
+    return _ShardContent(
         shard=Shard(url, len(samples), f"sha256:{hashlib.sha256(content).hexdigest()}"),
         classes=[class_of(sample, url) for sample in samples],
         names=[name_of(sample, url) for sample in samples],
@@ -302,7 +302,7 @@ def _moments(sample: Raw, url: str) -> dict[int, np.ndarray]:
     return found
 
 
-def _labels(found: Sequence[_Read]) -> tuple[str, ...]:
+def _labels(found: Sequence[_ShardContent]) -> tuple[str, ...]:
     """The names of all classes: those that samples have, or the numbers up to the largest."""
     names: dict[str, str] = {}
     largest, example = -1, ""
@@ -321,7 +321,7 @@ def _labels(found: Sequence[_Read]) -> tuple[str, ...]:
     return tuple(sorted(names)) or tuple(map(str, range(largest + 1)))
 
 
-def _summarise(parts: Sequence[_Read], labels: tuple[str, ...]) -> Surveyed:
+def _summarise(parts: Sequence[_ShardContent], labels: tuple[str, ...]) -> Surveyed:
     places = {label: place for place, label in enumerate(labels)}
     names = [name for each in parts for name in each.names]
     scanned = [header for each in parts for header in each.headers]

@@ -38,7 +38,7 @@ TIMEOUT = 60.0
 _BLOCK = 1 << 20
 
 
-class _Interrupted(Exception):
+class _BrokenTransfer(Exception):
     """The answer was cut short or did not come; another attempt may succeed."""
 
 
@@ -82,7 +82,7 @@ def _download(url: str) -> bytes:
         try:
             _request(url, got)
             return bytes(got)
-        except _Interrupted as error:
+        except _BrokenTransfer as error:
             problem = str(error)
     raise DataError(f"{url} could not be read in {ATTEMPTS} attempts: {problem}")
 
@@ -101,7 +101,7 @@ def _request(url: str, got: bytearray) -> None:
                 got.clear()
             elif not span.startswith(f"bytes {len(got)}-"):
                 got.clear()
-                raise _Interrupted(
+                raise _BrokenTransfer(
                     f"it sent {span or 'other bytes'}, not those that were asked for"
                 )
             length = reply.headers.get("Content-Length")
@@ -115,17 +115,17 @@ def _request(url: str, got: bytearray) -> None:
         answer = f"HTTP {error.code} {error.reason}"
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and got:
             got.clear()
-            raise _Interrupted(answer) from error
+            raise _BrokenTransfer(answer) from error
         if error.code >= 500 or error.code in (408, 429):
-            raise _Interrupted(answer) from error
+            raise _BrokenTransfer(answer) from error
         raise DataError(f"{url} cannot be read: {answer}") from error
     except ValueError as error:
         raise DataError(f"{url} cannot be read: {error}") from error
     except (http.client.HTTPException, OSError) as error:
         reason = getattr(error, "reason", None) or error
-        raise _Interrupted(f"the connection broke ({reason})") from error
+        raise _BrokenTransfer(f"the connection broke ({reason})") from error
     if whole is not None and len(got) != whole:
-        raise _Interrupted(f"{len(got):,} of {whole:,} bytes arrived")
+        raise _BrokenTransfer(f"{len(got):,} of {whole:,} bytes arrived")
 
 
 # --- archive --------------------------------------------------------------------------------------
