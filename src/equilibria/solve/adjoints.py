@@ -355,8 +355,7 @@ class Shine(Adjoint):
 
     @override
     def find(self, problem: Problem, z: Leaves, p: Leaves) -> Run:
-        wanted = torch.is_grad_enabled() or private.transform_active()
-        if not (wanted or private.dual_level_active()):  # nobody will ask for the matrix
+        if not private.differentiates():  # nobody will ask for the matrix
             return super().find(replace(problem, adjoint=JacobianFree()), z, p)
         solver = problem.solver
         if not isinstance(solver, Broyden):

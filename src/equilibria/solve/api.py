@@ -15,7 +15,7 @@ from equilibria.solve.adjoints import Adjoint, Implicit, JacobianFree
 from equilibria.solve.auto import Auto
 from equilibria.solve.boundary import AutocastRegion, boundary
 from equilibria.solve.closure import Closure, Function, close_over, warn_of_unsteady
-from equilibria.solve.layout import read_coupling
+from equilibria.solve.layout import read_groups
 from equilibria.solve.newton import NewtonKrylov
 from equilibria.solve.path import Unrolled
 from equilibria.solve.problem import Problem
@@ -307,7 +307,7 @@ def pose(
         state_spec=spec,
         operands=given,
         autocast=AutocastRegion.current(leaves[0].device.type),
-        coupled=read_coupling(coupled, batch) if batch else coupled is True,
+        coupled=read_groups(coupled, batch) if batch and coupled is not False else coupled is True,
         adjoint=adjoint,
         record=record,
         expected=function.closes_over,

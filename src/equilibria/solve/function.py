@@ -151,8 +151,7 @@ class FixedPoint(torch.autograd.Function):
 
 
 def _apply(equation: Equation, counts: tuple[int, int], *tensors: Tensor) -> Outputs:
-    followed = torch.is_grad_enabled() or private.dual_level_active() or private.transform_active()
-    if not followed:
+    if not private.differentiates():
         return FixedPoint.forward(equation, counts, *tensors)
     function: Any = FixedPoint
     return function.apply(equation, counts, *tensors)
@@ -206,10 +205,9 @@ def implicit(equation: Problem, z: Leaves, p: Leaves) -> Run:
 def solve(equation: Problem, z: Leaves, p: Leaves) -> Run:
     """Solves, after a first evaluation that shows what f closes over."""
     first: Leaves = []
-    transformed = private.transform_active()
-    if torch.is_grad_enabled() or transformed or private.dual_level_active():
+    if private.differentiates():
         # Tensors of their own, so that an operand that f closes over as well is found to be both.
-        if transformed:
+        if private.transform_active():
             own = [x.view_as(x) for x in p]
         else:
             own = [x.detach().requires_grad_(x.requires_grad) for x in p]

@@ -107,14 +107,12 @@ Coupled = bool | Groups
 """Which rows f mixes: none, all of them, or those of each group."""
 
 
-def read_coupling(given: Any, rows: int) -> Coupled:
-    """What `coupled=` says of a state with so many rows.
+def read_groups(given: Any, rows: int) -> Groups:
+    """What `coupled=`, if it is no bool, says of a state with so many rows.
 
     Raises:
-        TypeError, ValueError: it is neither a bool nor the sample of each row.
+        TypeError, ValueError: it is not the sample of each row.
     """
-    if isinstance(given, bool):
-        return given
     if isinstance(given, Tensor):
         return Groups.of(given, rows)
     raise TypeError(

@@ -17,7 +17,7 @@ from equilibria.solve.derivative import KnownProduct
 from equilibria.solve.estimate import SAFETY
 from equilibria.solve.layout import Layout
 from equilibria.solve.loop import Run, iterate
-from equilibria.solve.monitor import RUNNING, STALL
+from equilibria.solve.monitor import RUNNING, STALL, Terms
 from equilibria.solve.options import instance_field, is_foreign, nonnegative_field, whole_field
 from equilibria.solve.rows import Rows, add_scaled, check_like, choose, dot, length, subtract
 from equilibria.solve.solvers import Limits, Product, Solver
@@ -134,16 +134,11 @@ class LinearSolver(Limits, abc.ABC):
                 proposal = choose(running, proposal, now.u)
             evals = evals + used
             if trust:
-                new = Measured(proposal, [], size, length(proposal))
+                new = Measured(proposal, now.residual, size, length(proposal))
                 trusted = running & (goal.is_reached(new) | (most - evals < 1 + least))
                 if not private.every(trusted | ~running):
-                    real = measure(product, g, proposal)
                     evals = evals + (running & ~trusted)
-                    size = torch.where(trusted, size, real.size)
-                    scale = torch.where(trusted, new.scale, real.scale)
-                    new = Measured(proposal, real.residual, size, scale)
-                else:
-                    new = Measured(proposal, now.residual, new.size, new.scale)
+                    new = measure(product, g, proposal).trust(trusted, new)
             else:
                 evals = evals + (1 if every else running)
                 new = measure(product, g, proposal)
@@ -253,6 +248,12 @@ class Measured:
         """||r|| / ||A u + g||, infinite where that is no number."""
         tiny = torch.finfo(self.size.dtype).tiny
         return torch.where(self.finite, self.size / (self.scale + tiny), math.inf)
+
+    def trust(self, mask: Tensor, estimate: Measured) -> Measured:
+        """The lengths of an estimate in place of these for the samples of `mask` `(samples,)`."""
+        size = torch.where(mask, estimate.size, self.size)
+        scale = torch.where(mask, estimate.scale, self.scale)
+        return Measured(self.u, self.residual, size, scale)
 
     def update(self, mask: Tensor, by: Measured) -> Measured:
         """`by` for the samples of `mask` `(samples,)`."""
@@ -370,10 +371,9 @@ def iterate_affine(
         solver,
         lambda u: [a + b for a, b in zip(product(u), g, strict=True)],
         g if start is None else start,
+        None,
+        Terms(rtol=rtol, origin=length(g), layout=layout),
         jacobian=KnownProduct(product),
-        rtol=rtol,
-        origin=length(g),
-        layout=layout,
     )
 
 

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from equilibria.solve import private
 from equilibria.solve.estimate import WARNED_ERROR, estimate_error, may_be_wrong
-from equilibria.solve.layout import Layout
-from equilibria.solve.monitor import Monitor
+from equilibria.solve.monitor import Monitor, Terms
 from equilibria.solve.options import is_foreign
 from equilibria.solve.rows import Rows, check_like, choose, length, select, subtract
 from equilibria.solve.solvers import Inverse, Jacobian, Point, Solver, Stepper
@@ -56,20 +55,13 @@ def iterate(
     solver: Solver,
     evaluate: Callable[[Rows], Rows],
     z: Rows,
-    f: Rows | None = None,
+    f: Rows | None,
+    terms: Terms,
     *,
-    trace: bool = False,
     states: tuple[int, ...] = (),
-    tracked: bool = False,
-    returns: str = "best",
-    exactly: bool = False,
     leave: Callable[[Tensor], None] | None = None,
     jacobian: Jacobian | None = None,
     keeps_inverse: bool = False,
-    rtol: Tensor | None = None,
-    origin: Tensor | None = None,
-    before: Tensor | None = None,
-    layout: Layout | None = None,
 ) -> Run:
     """Iterates until every sample has finished.
 
@@ -77,25 +69,14 @@ def iterate(
         evaluate: f on rows.
         z: the start.
         f: f(z), where the caller knows it; it counts as the first evaluation.
-        trace: record the residual after each evaluation, and at the end the Ritz values.
         states: evaluations after which the iterate is recorded; of a sample that has finished, its
             value, but for one that the budget ends there.
-        tracked: autograd follows the iteration.
-        returns: "best": the value of a sample is its best iterate; "last": the last one, or the
-            best where f is not finite at that; "next": the step after the last one, where f is
-            finite, with the last one's residual; not with `leave`.
-        exactly: tolerances end no sample before `max_evals`, they say how it stands there.
         leave: called with the samples to keep when finished ones leave the batch, so that
             `evaluate` can drop them too; None: they stay, frozen.
         jacobian: df/dz by its products, for the methods that ask for them.
         keeps_inverse: return what the method has learned of (I - df/dz)^-1; not with `leave`.
-        rtol: `(samples,)`, each sample's own relative tolerance, in place of the solver's.
-        origin: `(samples,)`, the length of f(0), where growth is to be measured from there and not
-            from the start: that of an affine map, wherever a warm start begins.
-        before: `(samples,)`, the size of the start of the solve that z comes from; see `Reference`.
-        layout: how the state lies in the rows; None where each is a sample as it is.
     """
-    steps_on = returns == "next"
+    steps_on, tracked = terms.returns == "next", terms.tracked
     wanted = {k for k in states if k > 0}
     recorded = {0: z}
     stepper = solver.start(tracked, jacobian)
@@ -103,27 +84,15 @@ def iterate(
     if not isinstance(cast(Any, stepper), Stepper):
         raise TypeError(f"{type(solver).__name__}.start returned {stepper!r}: expected a Stepper")
     stepper.keeps_inverse = keeps_inverse
-    stepper.layout = layout
-    monitor = Monitor(
-        solver,
-        stepper,
-        z,
-        trace=trace,
-        returns=returns,
-        exactly=exactly,
-        tracked=tracked,
-        rtol=rtol,
-        origin=origin,
-        before=before,
-        layout=layout,
-    )
+    stepper.layout = terms.layout
+    monitor = Monitor(solver, stepper, z, terms)
     stepper.error_ratio = monitor.error_ratio()
     # Who asks for every evaluation is told at once; and an inverse is to learn nothing from steps
     # after a sample's last.
     at_once = (
         private.free_to_read(z[0])
         or steps_on
-        or trace
+        or terms.trace
         or states
         or keeps_inverse
         or stepper.looks_around

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -40,6 +41,34 @@ SHRINKING = 0.9  # what is left of ||f(z)||, at most, of a state on its way to z
 COMPACT_BELOW = 0.85  # share of running samples under which the finished ones leave the batch
 
 
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What ends a sample, what is returned of it, and what is noted on the way.
+
+    Attributes:
+        trace: record the residual after each evaluation, and at the end the Ritz values.
+        tracked: autograd follows the iteration.
+        returns: "best": the value of a sample is its best iterate; "last": the last one, or the
+            best where f is not finite at that; "next": the step after the last one, where f is
+            finite, with the last one's residual; not where samples leave the batch.
+        exactly: tolerances end no sample before `max_evals`, they say how it stands there.
+        rtol: `(samples,)`, each sample's own relative tolerance, in place of the solver's.
+        origin: `(samples,)`, the length of f(0), where growth is to be measured from there and not
+            from the start: that of an affine map, wherever a warm start begins.
+        before: `(samples,)`, the size of the start of the solve that z comes from; see `Reference`.
+        layout: how the state lies in the rows; None where each is a sample as it is.
+    """
+
+    trace: bool = False
+    tracked: bool = False
+    returns: str = "best"
+    exactly: bool = False
+    rtol: Tensor | None = None
+    origin: Tensor | None = None
+    before: Tensor | None = None
+    layout: Layout | None = None
+
+
 class Monitor:
     """Says of each sample how it goes, and keeps what it is to return.
 
@@ -55,30 +84,15 @@ class Monitor:
     solve.
     """
 
-    def __init__(
-        self,
-        solver: Solver,
-        stepper: Stepper,
-        z: Rows,
-        *,
-        trace: bool,
-        returns: str,
-        exactly: bool,
-        tracked: bool,
-        rtol: Tensor | None = None,
-        origin: Tensor | None = None,
-        before: Tensor | None = None,
-        layout: Layout | None = None,
-    ) -> None:
+    def __init__(self, solver: Solver, stepper: Stepper, z: Rows, terms: Terms) -> None:
         samples, device, dtype = z[0].shape[0], z[0].device, z[0].dtype
         self.solver = solver
         self.stepper = stepper
-        self.returns = returns
-        self.exactly = exactly
-        self.tracked = tracked
+        self.returns, self.tracked = terms.returns, terms.tracked
+        self.exactly = terms.exactly
         self.evals = 0
         self.spent: Tensor | None = None  # beyond these, where a method spends more
-        self.criterion = Criterion.of(solver, layout, rtol)
+        self.criterion = Criterion.of(solver, terms.layout, terms.rtol)
         self.by_part = self.criterion.by_part
         # By relative residual, until one is held.
         self.best_is_closest = self.criterion.plain and solver.error is None
@@ -94,8 +108,7 @@ class Monitor:
         self.low = self.small = torch.full_like(goal, underflow_length(z))
         unknown = torch.full_like(goal, math.inf)
         self.reference = Reference(unknown, unknown)
-        self.origin = origin
-        self.before = before
+        self.origin, self.before = terms.origin, terms.before
         self.full_size = unknown  # S, of all samples
         self.ceiling = unknown  # above it f(z) has outgrown the start
         self.error = unknown  # error ratio of the best iterate, without the estimated error,
@@ -122,7 +135,7 @@ class Monitor:
         self.full_evals = torch.zeros(samples, dtype=torch.int64, device=device)
         self.full_residual = unknown
         self.full_value = z
-        self.observer = Observer(samples, trace)
+        self.observer = Observer(samples, terms.trace)
 
     # --- checking ---------------------------------------------------------------------------------
 
@@ -266,17 +279,7 @@ class Monitor:
         status = torch.where(over, int(Status.MAX_EVALS), RUNNING)
         if solver.patience is not None and self.evals % solver.patience == 1 % solver.patience:
             if self.evals > 1:
-                # A signal on its way is progress that shows no less, and so is a state on its way
-                # to zero, whose relative residual need not fall.
-                moving = (scale < SHRINKING * self.scale_mark) & (scale < self.reference.size / 2)
-                moving = moving & (size < SHRINKING * self.size_mark)
-                if self.origin is not None:  # zero solves no linear system but that of zero
-                    moving = torch.zeros_like(moving)
-                if found.arriving is not None:
-                    moving = moving | found.arriving
-                stalled = (self.error > STALL * self.mark) & ~moving
-                if private.some(stalled & self.is_running):
-                    stalled = stalled & ~self._carries_front(point, scale)
+                stalled = self._has_stalled(point, found)
                 status = torch.where(stalled, int(Status.STALLED), status)
                 far = size > STALLED_DIVERGENCE / DIVERGENCE * self.top
                 status = torch.where(stalled & far, int(Status.DIVERGED), status)
@@ -312,6 +315,24 @@ class Monitor:
             assert reason is not None
             return self._end_tracked(ended, status, reason)
         return self._end(ended.nonzero().flatten(), status, reason)
+
+    def _has_stalled(self, point: Point, found: Measure) -> Tensor:
+        """Whose best residual has hardly fallen since the latest look, with nothing on its way.
+
+        A signal on its way is progress that shows no less, and so is a state on its way to zero,
+        whose relative residual need not fall.
+        """
+        size, scale = found.size, found.scale
+        moving = (scale < SHRINKING * self.scale_mark) & (scale < self.reference.size / 2)
+        moving = moving & (size < SHRINKING * self.size_mark)
+        if self.origin is not None:  # zero solves no linear system but that of zero
+            moving = torch.zeros_like(moving)
+        if found.arriving is not None:
+            moving = moving | found.arriving
+        stalled = (self.error > STALL * self.mark) & ~moving
+        if private.some(stalled & self.is_running):
+            stalled = stalled & ~self._carries_front(point, scale)
+        return stalled
 
     def _carries_front(self, point: Point, scale: Tensor) -> Tensor:
         """Have entries, one in a thousand, changed since the latest look and come to rest?"""

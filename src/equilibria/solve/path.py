@@ -186,14 +186,15 @@ class Unrolled(Adjoint):
                 return layout.rows(list(module.checkpoint(once, *state, use_reentrant=False)))
             return layout.rows(problem.evaluate(state, p))
 
-        tracked = torch.is_grad_enabled() or transformed or private.dual_level_active()
         with problem.note_precision():
             first = rows_of_f(layout.rows(z))
         layout = layout.in_units_of(z, layout.leaves(first))
         start = layout.rows(z)
         if layout.unit is not None:
             first = [row / layout.unit for row in first]
-        run = problem.search(rows_of_f, start, first, layout, tracked=tracked, exactly=exactly)
+        run = problem.search(
+            rows_of_f, start, first, layout, tracked=private.differentiates(), exactly=exactly
+        )
         if problem.record is not None:
             problem.record.note(run, layout)
         return Run(

@@ -30,6 +30,11 @@ def transform_active() -> bool:
     return _functorch.peek_interpreter_stack() is not None
 
 
+def differentiates() -> bool:
+    """Is what is computed here followed: by autograd, a torch.func transform or forward mode?"""
+    return torch.is_grad_enabled() or transform_active() or dual_level_active()
+
+
 class _RunEagerly(threading.local):
     """How often this thread has asked for compiled functions to run uncompiled."""
 

@@ -23,6 +23,7 @@ from equilibria.solve.equation import Axes, Equation, fold, fold_all
 from equilibria.solve.estimate import WARNED_ERROR
 from equilibria.solve.layout import Coupled, Groups, Layout
 from equilibria.solve.loop import Run, is_far_off, iterate
+from equilibria.solve.monitor import Terms
 from equilibria.solve.rows import Rows, subtract
 from equilibria.solve.solution import Record
 from equilibria.solve.solvers import Solver
@@ -209,6 +210,9 @@ class Problem(Equation):
         z: Rows,
         first: Rows,
         layout: Layout,
+        *,
+        tracked: bool = False,
+        exactly: bool = False,
         **how: Any,
     ) -> Run:
         """Runs the solver on `evaluate`; `how` as `iterate` takes it."""
@@ -218,12 +222,16 @@ class Problem(Equation):
                 evaluate,
                 z,
                 first,
-                trace=self.trace,
+                Terms(
+                    trace=self.trace,
+                    tracked=tracked,
+                    returns=self.returns,
+                    exactly=exactly,
+                    before=self._size_before(layout),
+                    layout=layout,
+                ),
                 states=self.states,
-                returns=self.returns,
                 keeps_inverse=self.adjoint.needs_inverse,
-                before=self._size_before(layout),
-                layout=layout,
                 **how,
             )
         if self.throw:
