@@ -72,7 +72,7 @@ def test_products_of_the_operator_are_those_of_the_matrix() -> None:
     operator = JacobianOperator(f, z, (first, second), coupled=False)
     v = torch.randn(2, 10, dtype=torch.float64)
     torch.testing.assert_close(operator.direct(v), torch.einsum("bij,bj->bi", dense, v))
-    torch.testing.assert_close(operator.transposed(v), torch.einsum("bij,bi->bj", dense, v))
+    torch.testing.assert_close(operator.apply_transpose(v), torch.einsum("bij,bi->bj", dense, v))
     none = JacobianOperator(lambda z: torch.ones(2, 3), torch.ones(2, 3), (), coupled=False)
     assert not none.direct(torch.ones(2, 3)).any()
 

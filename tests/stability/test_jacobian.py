@@ -187,7 +187,7 @@ def test_inference_mode_does_not_matter(made: bool) -> None:
         operator = JacobianOperator(f, z, (bias,), coupled=False)
         v, u = torch.randn(2, 3, WIDTH).unbind(0)
         product = (operator.direct(v) * u).sum(1)
-        torch.testing.assert_close(product, (v * operator.transposed(u)).sum(1))
+        torch.testing.assert_close(product, (v * operator.apply_transpose(u)).sum(1))
         assert torch.is_inference_mode_enabled()
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from equilibria.nn.dropout import VariationalDropout
-from equilibria.nn.frozen import Evaluation, Frozen, module_of, named_modules
+from equilibria.nn.frozen import Evaluation, Frozen, module_of, walk_modules
 from equilibria.nn.remedies import raise_with_remedy, refuse_names
 from equilibria.solve import (
     Adjoint,
@@ -78,7 +78,7 @@ def refuse_sharded(cell: nn.Module) -> None:
     kind = getattr(fsdp, "FSDPModule", None)
     if kind is None:
         return
-    for path, module in named_modules(cell):
+    for path, module in walk_modules(cell):
         if isinstance(module, kind):
             place = f"'{path}' in the cell" if path else "the cell"
             raise RuntimeError(
@@ -216,7 +216,7 @@ class DEQ(nn.Module):
         self.neural: Weights | None = None
         owner = module_of(cell)
         parts = Closure(cell).modules if owner is None else ()
-        named = [("", each) for each in parts] if owner is None else named_modules(owner)
+        named = [("", each) for each in parts] if owner is None else walk_modules(owner)
         warn_of_unsteady("the cell", named)
 
     @boundary

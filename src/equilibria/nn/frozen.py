@@ -191,7 +191,7 @@ def module_of(cell: Callable[..., Any]) -> nn.Module | None:
     return owner if isinstance(owner, nn.Module) else None
 
 
-def named_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def walk_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The parts of a module by their paths, itself included; torch's method has no types."""
     return cast(Any, module).named_modules()
 

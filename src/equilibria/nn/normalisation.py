@@ -16,7 +16,7 @@ from torch.nn.modules.conv import (
 from torch.nn.utils import parametrize
 
 from equilibria.checks import check_within
-from equilibria.nn.frozen import named_modules
+from equilibria.nn.frozen import walk_modules
 from equilibria.solve import without_autocast
 
 _linalg: Any = torch.linalg  # whose stubs leave functions untyped
@@ -165,7 +165,7 @@ def find_layers(module: nn.Module, sharing: str) -> list[tuple[str, nn.Linear | 
         ValueError: there is none; or a weight that is not parametrised is shared by two layers or
             not yet initialised.
     """
-    layers = [(path, m) for path, m in named_modules(module) if isinstance(m, nn.Linear | _ConvNd)]
+    layers = [(path, m) for path, m in walk_modules(module) if isinstance(m, nn.Linear | _ConvNd)]
     if not layers:
         raise ValueError(f"{type(module).__name__} contains no linear or convolutional layer")
     owners: dict[Tensor, str] = {}

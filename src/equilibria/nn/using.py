@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from torch import nn
 
 from equilibria.nn.deq import DEQ, Methods, Weights, check_methods, chosen
-from equilibria.nn.frozen import named_modules
+from equilibria.nn.frozen import walk_modules
 from equilibria.solve import Adjoint, Solver
 
 # --- modes ----------------------------------------------------------------------------------------
@@ -85,6 +85,6 @@ def using(
 
 def layers(module: nn.Module) -> dict[str, DEQ]:
     """Return the equilibrium layers of a module by their paths, less those inside other cells."""
-    found = {path: each for path, each in named_modules(module) if isinstance(each, DEQ)}
+    found = {path: each for path, each in walk_modules(module) if isinstance(each, DEQ)}
     inner = {m for layer in found.values() for m in layer.modules() if m is not layer}
     return {path: layer for path, layer in found.items() if layer not in inner}

@@ -100,7 +100,7 @@ class AdaptiveAdjoint(Adjoint):
         """Is the exact one in use?"""
         return self.level == len(self.levels) - 1
 
-    def raised(self) -> AdaptiveAdjoint:
+    def climb(self) -> AdaptiveAdjoint:
         """One level up, or the same at the top."""
         return self if self.top else replace(self, level=self.level + 1)
 
@@ -179,7 +179,7 @@ class AdjointAudit:
         """Go to a level, for a training that is resumed."""
         adjoint = self.adjoint
         while adjoint.level < level and not adjoint.top:
-            adjoint = adjoint.raised()
+            adjoint = adjoint.climb()
         self._set_adjoint(adjoint)
 
     def due(self, step: int) -> bool:
@@ -212,7 +212,7 @@ class AdjointAudit:
                 return None
             if cosine >= adjoint.min_cosine:
                 break
-            adjoint, cosine = adjoint.raised(), 1.0
+            adjoint, cosine = adjoint.climb(), 1.0
         self._set_adjoint(adjoint)
         name = type(adjoint.now).__name__
         self.latest = Audit(step, name, adjoint.level, cosine, before)

@@ -47,7 +47,7 @@ def smallest_singular_value(
     reached = torch.ones(len(x), dtype=torch.bool, device=x.device)
     size = torch.ones(len(x), dtype=x.dtype, device=x.device)
     for _ in range(rounds):
-        for product in (jacobian.transposed, jacobian.direct):
+        for product in (jacobian.apply_transpose, jacobian.direct):
             rows, converged = _solve(product, x)
             reached = reached & converged
             size = torch.linalg.vector_norm(rows, dim=1)
@@ -129,7 +129,7 @@ def _field(exact: Exact, z: Any, u: Tensor, scalar: Callable[[Any], Tensor]) -> 
     layer = exact.patient.layer
     jacobian = JacobianOperator(layer.cell, z, exact.operands, layer.coupled)
     own = exact.patient.gradient_at(z, scalar)
-    return jacobian.transposed(u) + rows_of(own, layer.coupled)
+    return jacobian.apply_transpose(u) + rows_of(own, layer.coupled)
 
 
 def _unit(rows: Tensor) -> Tensor:

@@ -68,11 +68,11 @@ def spectral_radius(
     power = iterations // 2
     growths: list[Tensor] = []
     for _ in range(power):
-        u = jacobian.transposed(u)
+        u = jacobian.apply_transpose(u)
         growths.append(torch.linalg.vector_norm(u, dim=1))
         u = _unit(u)
     growth = torch.stack(growths[power // 2 :]).log().mean(0).exp()
-    ritz, residual = _arnoldi(jacobian.transposed, u, iterations - power)
+    ritz, residual = _arnoldi(jacobian.apply_transpose, u, iterations - power)
     radius = torch.where(residual < _TRUSTED, ritz, growth)
     return torch.where(growths[-1].isfinite(), radius, torch.nan).to(jacobian.dtype)
 
@@ -111,7 +111,7 @@ def jacobian_norm(
     generator = generator or _generator(jacobian.device)
     total = torch.zeros(jacobian.shape[0], dtype=torch.float64, device=jacobian.device)
     for _ in range(samples):
-        product = jacobian.transposed(jacobian.noise(generator).sign())
+        product = jacobian.apply_transpose(jacobian.noise(generator).sign())
         total += torch.linalg.vector_norm(product, dim=1).double().square()
     return (total / samples).sqrt().to(jacobian.dtype)
 
@@ -147,7 +147,7 @@ class JacobianOperator:
         options: Any = {"dtype": self.dtype, "device": generator.device, "generator": generator}
         return torch.randn(self.shape, **options).to(self.device)
 
-    def transposed(self, rows: Tensor) -> Tensor:
+    def apply_transpose(self, rows: Tensor) -> Tensor:
         """J^T u for each sample's row u: (samples, entries)."""
         return self._pull(rows, create_graph=False)
 

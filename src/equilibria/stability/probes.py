@@ -76,7 +76,7 @@ def resolvent_traces(
     for _ in range(probes):
         signs = jacobian.noise(generator).sign()
         forth = solver.solve(lambda rows: [jacobian.direct(rows[0])], [signs])
-        back = solver.solve(lambda rows: [jacobian.transposed(rows[0])], forth.value)
+        back = solver.solve(lambda rows: [jacobian.apply_transpose(rows[0])], forth.value)
         for run, squares in ((forth, second), (back, fourth)):
             good &= (run.status == Status.CONVERGED).cpu()
             squares.append(run.value[0].double().square().sum(1).cpu() / width)

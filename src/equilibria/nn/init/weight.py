@@ -20,7 +20,7 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import _SpectralNorm  # pyright: ignore[reportPrivateUsage]
 
 from equilibria.nn.deq import DEQ
-from equilibria.nn.frozen import module_of, named_modules
+from equilibria.nn.frozen import module_of, walk_modules
 from equilibria.nn.init.ensembles import Maps
 from equilibria.nn.using import in_eval_mode
 
@@ -59,7 +59,7 @@ class RecurrentWeight:
                 whose state goes with the weight.
         """
         if not parametrize.is_parametrized(self.layer, self.name):
-            stored = _stored(self.layer).get(self.name)
+            stored = _collect_tensors(self.layer).get(self.name)
             if stored is None:
                 raise ValueError(
                     f"{self.path} is computed from other tensors, as the hooks of torch.nn.utils "
@@ -182,7 +182,7 @@ def recurrent_weights(
         ...         self.state, self.input = nn.Linear(64, 64), nn.Linear(10, 64)
         ...         self.maps = {"input": None}
     """
-    owners = [(path, m) for path, m in named_modules(model) if isinstance(m, DEQ)]
+    owners = [(path, m) for path, m in walk_modules(model) if isinstance(m, DEQ)]
     cells: list[tuple[str, nn.Module]] = []
     for path, layer in owners:
         if (module := module_of(layer.cell)) is not None:
@@ -293,11 +293,11 @@ def _usual(module: nn.Module) -> dict[str, Maps | None]:
 
 def _tensors(module: nn.Module, declared: Declared) -> dict[str, Maps | None]:
     """What has been declared of tensors of the module itself."""
-    own = {*_stored(module), *getattr(module, "parametrizations", {})}
+    own = {*_collect_tensors(module), *getattr(module, "parametrizations", {})}
     return {name: maps for name, maps in declared.items() if name in own}
 
 
-def _stored(module: nn.Module) -> dict[str, Tensor | None]:
+def _collect_tensors(module: nn.Module) -> dict[str, Tensor | None]:
     """The parameters and buffers of a module itself, with those that are None."""
     return {**module._buffers, **module._parameters}  # pyright: ignore[reportPrivateUsage]
 
