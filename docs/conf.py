@@ -14,7 +14,7 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from equilibria import __version__
 from equilibria.run.cli.main import commands, main
 from equilibria.run.studies import catalogue
-from equilibria.run.studies.pages import listing, markdown, tables_only
+from equilibria.run.studies.pages import list_studies, markdown, tables_only
 from equilibria.theory import errata_table
 
 DOCS = Path(__file__).parent
@@ -150,7 +150,7 @@ def generate() -> None:
     results = DOCS.parent / "results"
     measured = (markdown(name, results, link="../results") for name in catalogue.names())
     pages = {"measured.md": "\n".join(measured), "errata.md": errata_table()}
-    pages["studies.md"] = listing()
+    pages["studies.md"] = list_studies()
     for name, titles in SHORT.items():
         pages[f"short-{name.replace('/', '-')}.md"] = tables_only(name, results, titles)
     for words in ((), ("train", "digits"), *((name,) for name in commands())):

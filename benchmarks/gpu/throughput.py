@@ -21,7 +21,7 @@ import torch
 from equilibria.nn.using import in_eval_mode
 from equilibria.run import evaluation, memory
 from equilibria.run import recipe as recipes
-from equilibria.run.bench.count import interleaved
+from equilibria.run.bench import count
 from equilibria.run.recipe import Recipe
 from equilibria.run.studies.identity import decides
 from equilibria.run.studies.study import Context, Point, Study
@@ -98,8 +98,10 @@ def interleave(recipe: Recipe, stack: Recipe | None, task: LanguageTask) -> dict
     device = next(trainer.model.parameters()).device
     peak = memory.peak_bytes(trainer.train_step, device)
     trainers = {"own": trainer} | ({} if stack is None else {"stack": warm(stack, task)})
-    training = interleaved({n: t.train_step for n, t in trainers.items()}, device, rounds=ROUNDS)
-    reading = interleaved({n: reader(t) for n, t in trainers.items()}, device, rounds=ROUNDS)
+    training = count.interleave(
+        {n: t.train_step for n, t in trainers.items()}, device, rounds=ROUNDS
+    )
+    reading = count.interleave({n: reader(t) for n, t in trainers.items()}, device, rounds=ROUNDS)
     size = trainer.batch().inputs.numel()
     evals = trainer.tally.summary(task)["forward"]["evals"]
     times = {"training": training, "reading": reading}

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 import equilibria as eq
-from equilibria.run.bench.count import interleaved
+from equilibria.run.bench.count import interleave
 from equilibria.run.studies.study import Context, Point, Study, grid
 from equilibria.run.studies.views import Pivot
 from papers.bench.model import Model
@@ -76,8 +76,8 @@ def speeds(context: Context) -> Iterable[dict[str, Any]]:
         calls[f"forward {name}"] = partial(torch.no_grad()(each), x)
         calls[f"step {name}"] = lambda each=each: each(x).sum().backward()
     with alone():
-        interleaved(calls, x.device, rounds=2)  # compiles
-        best = interleaved(calls, x.device, rounds=ROUNDS, statistic=min)
+        interleave(calls, x.device, rounds=2)  # compiles
+        best = interleave(calls, x.device, rounds=ROUNDS, statistic=min)
     for name in models:
         took = {work: 1e6 * best[f"{work} {name}"] / EVALS for work in ("forward", "step")}
         yield {"compiled": name, **took}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from equilibria.nn.recurrent.cell import CellOptions
 from equilibria.run import recipe as recipes
-from equilibria.run.bench.count import interleaved
+from equilibria.run.bench.count import interleave
 from equilibria.run.memory import peak_bytes
 from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.study import Context
@@ -128,7 +128,7 @@ def cost(context: Context) -> dict[str, Any]:
         model(batch.inputs)
 
     read()
-    seconds = interleaved({"read": read}, torch.device("cpu"), rounds=5)["read"]
+    seconds = interleave({"read": read}, torch.device("cpu"), rounds=5)["read"]
     bytes_of = sum(p.numel() * p.element_size() for p in model.parameters())
     return {"inference_ms": 1e3 * seconds / batch.samples, "bytes": bytes_of}
 

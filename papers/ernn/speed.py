@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from equilibria.nn.recurrent.layer import Recurrent
-from equilibria.run.bench.count import interleaved
+from equilibria.run.bench.count import interleave
 from equilibria.run.studies.study import Context, Point, Scale, Study
 from equilibria.run.studies.views import Lines, Pivot
 from papers.ernn.common import LAYERS, peak, step
@@ -38,7 +38,7 @@ def times(context: Context, *, width: int) -> Iterable[dict[str, Any]]:
         calls = {name: partial(call, layer, x) for name, layer in layers.items()}
         for each in calls.values():
             each()
-        found[what] = interleaved(calls, device, rounds=ROUNDS)
+        found[what] = interleave(calls, device, rounds=ROUNDS)
     for name, layer in layers.items():
         yield {
             "layer": name,

@@ -63,7 +63,7 @@ def data_of(*problems):
 def tables():
     """The rows of each table, by its title, with the first cell in front."""
     data = data_of(problem("a", 2.0, 5.5, 4.0, 11.0), problem("b", 1.0, None, 8.0, 6.0))
-    grids = pages.rendered(solvers.STUDY, data).grids
+    grids = pages.render(solvers.STUDY, data).grids
     return {grid.title: grid for grid in grids}
 
 
@@ -141,7 +141,7 @@ def test_speed_is_against_the_fastest_accurate_step_of_torchdeq():
             step("torchdeq slow", 9.0, failed=1),
         ]
     )
-    first, every = pages.rendered(training.STUDY, data).grids
+    first, every = pages.render(training.STUDY, data).grids
     assert first.rows[0] == ["small", "right", 5.0, 2.5]
     assert first.rows[1][0] == "geometric mean" and first.rows[1][-1] == 2.5
     assert [row[1] for row in every.rows][:2] == ["torchdeq fast", "default"]  # the fastest first
@@ -164,7 +164,7 @@ def test_a_method_that_failed_says_why():
 def tables_of(measured):
     """Measure a study; the tables of its page."""
     return lambda study, *points, **options: (
-        pages.rendered(study, measured(study, *points, **options)).grids
+        pages.render(study, measured(study, *points, **options)).grids
     )
 
 
@@ -275,7 +275,7 @@ def test_means_are_of_several_seeds_alone():
         for seed in seeds
     ]
     data = Data.of(pd.DataFrame(rows), [{k: r[k] for k in ("recipe", "seed")} for r in rows])
-    first, second, *_ = pages.rendered(digits.STUDY, data).grids
+    first, second, *_ = pages.render(digits.STUDY, data).grids
     assert [row[0] for row in first.rows] == [0, 1, 2, "mean"] and first.rows[-1][1] == 60.0
     assert [row[0] for row in second.rows] == [0]
 
@@ -381,7 +381,7 @@ def test_a_class_of_ones_own_takes_part(study, name, default, bench_own):
     its_study = join(f"its_own:{name}")
     data = runner.collect(its_study, Path(f"runs/own/its_own.{name}/bench-{study}.csv"))
     assert data.rows["family"].tolist() == ["equilibria", "own"]
-    *_, table = pages.rendered(its_study, data).grids
+    *_, table = pages.render(its_study, data).grids
     speed, faults = table.rows[0][-2:]
     assert float(speed) > 0 and faults == "" and None not in table.rows[0]
 

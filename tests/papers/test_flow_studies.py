@@ -99,7 +99,7 @@ def run(tmp_path_factory):
         done = runner.execute(study, path=path, store=store, console=store.console)
         assert not done.failed, done.missing
         found = runner.collect(study, path)
-        pages.picture(pages.rendered(study, found), folder / "figure.svg")
+        pages.picture(pages.render(study, found), folder / "figure.svg")
         return found
 
     with pytest.MonkeyPatch.context() as patch:

@@ -20,7 +20,7 @@ SIZES = {"epochs": 2, "epoch_steps": 3, "batch_size": 4, "eval_batch_size": 4, "
 
 
 def load(name):
-    catalogue._imported.cache_clear()  # tests change what is in the module
+    catalogue._import_file.cache_clear()  # tests change what is in the module
     study = catalogue.find(str(FOLDER / f"{name}.py"))
     return study, study.points.__globals__
 
@@ -44,7 +44,7 @@ def recipe(tmp_path):
 
 def rows(study, data):
     """Cells of the study's table, by heading."""
-    table = pages.rendered(study, data).grids[0]
+    table = pages.render(study, data).grids[0]
     return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
 

@@ -96,7 +96,7 @@ def run(monkeypatch, tmp_path, unsaved):
         done = runner.execute(study, path=file, store=store, console=store.console, only=wanted)
         assert not done.failed, done.missing
         data = runner.collect(study, file)
-        pages.picture(pages.rendered(study, data), tmp_path / "figure.svg")
+        pages.picture(pages.render(study, data), tmp_path / "figure.svg")
         return data
 
     return execute

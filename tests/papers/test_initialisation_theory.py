@@ -128,7 +128,7 @@ def test_points_that_were_not_run_say_so_beside_those_that_were():
         rows=data.rows[data.rows["ensemble"] == "goe"],
         points=data.points.assign(done=known),
     )
-    page = pages.rendered(study, part)
+    page = pages.render(study, part)
     for grid in page.grids:
         for row in grid.rows:
             assert ("GOE" in row) != (NOT_RUN in row)

@@ -73,7 +73,7 @@ def run(monkeypatch, tmp_path):
         outcome = runner.execute(study, path=file, store=store, console=store.console, only=wanted)
         assert not outcome.failed, outcome.missing
         data = runner.collect(study, file)
-        return data, pages.rendered(study, data)
+        return data, pages.render(study, data)
 
     yield execute
     common._recipe.cache_clear()
@@ -170,7 +170,7 @@ class Canned:
 
     def tables(self):
         """Tables by the beginning of their titles, rows as dicts."""
-        page = pages.rendered(self.study, runner.collect(self.study, self.path))
+        page = pages.render(self.study, runner.collect(self.study, self.path))
         return {
             grid.title.split(":")[0]: [
                 dict(zip(grid.columns, row, strict=True)) for row in grid.rows
@@ -257,7 +257,7 @@ def test_growth_tells_when_a_training_diverged(epochs, ended, tmp_path):
     for seed, head, count in ((0, {}, 2), (1, {"diverged": "at step 3"}, epochs)):
         point = {"network": "plain", "seed": seed}
         results.replace_point(path, order, point, [head, *rows[:count]], **put)
-    (table,) = pages.rendered(growth.STUDY, runner.collect(growth.STUDY, path)).grids
+    (table,) = pages.render(growth.STUDY, runner.collect(growth.STUDY, path)).grids
     whole, broken, missing, *_ = table.rows
     assert whole[2] == pytest.approx(40) and whole[4:6] == [pytest.approx(0.1), pytest.approx(0.2)]
     assert broken[2] == ended and missing[2] == NOT_RUN

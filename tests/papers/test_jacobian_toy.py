@@ -105,7 +105,7 @@ def test_the_study_of_the_network_runs_to_its_end(monkeypatch, tmp_path):
     }
     monkeypatch.setattr(toy, "SETTINGS", short)
     data = measured(toy.STUDY, tmp_path, lambda point: point.factors["gamma"] != 1.0)
-    page = pages.rendered(toy.STUDY, data)
+    page = pages.render(toy.STUDY, data)
     pages.picture(page, tmp_path / "figure.svg")
     assert "not run" not in (tmp_path / "figure.svg").read_text()
     ratios, figures = page.grids
@@ -152,6 +152,6 @@ def test_above_one_iteration_fails_and_quasi_newton_methods_do_not(tmp_path):
             assert row["converged"] == 1 and row["error"] < 1e-4, row
     path = data.series("evaluation", slope=0.7, solver="plain")
     assert path["z"].tolist()[1:] == pytest.approx(path["f"].tolist()[:-1])
-    page = pages.rendered(slope.STUDY, data)
+    page = pages.render(slope.STUDY, data)
     assert NOT_RUN not in [cell for table in page.grids for row in table.rows for cell in row]
     assert all(panel.series for panel in page.panels)

@@ -120,7 +120,7 @@ def run(small):
             outcome = runner.execute(study, **options)
         assert not outcome.failed and (networks or not outcome.missing)
         data = runner.collect(study, file)
-        pages.picture(pages.rendered(study, data), small / "figure.svg")
+        pages.picture(pages.render(study, data), small / "figure.svg")
         return data
 
     return execute
@@ -146,7 +146,7 @@ def network(small):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_of_2019_runs_to_its_end(run, name):
-    for grid in pages.rendered(catalogue.find(name), run(name)).grids:
+    for grid in pages.render(catalogue.find(name), run(name)).grids:
         if "WikiText" not in grid.title:
             assert NOT_RUN not in [cell for row in grid.rows for cell in row]
 

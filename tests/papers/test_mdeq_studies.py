@@ -45,7 +45,7 @@ def run(tmp_path_factory):
         outcome = runner.execute(study, path=file, store=store, console=store.console, **options)
         assert not outcome.failed
         data = runner.collect(study, file)
-        pages.picture(pages.rendered(study, data), folder / "figure.svg")
+        pages.picture(pages.render(study, data), folder / "figure.svg")
         return data
 
     with pytest.MonkeyPatch.context() as patch:

@@ -76,7 +76,7 @@ def run(monkeypatch, tmp_path, unsaved):
         done = runner.execute(study, path=path, store=store, console=store.console, only=keep)
         assert not done.failed, done.missing
         found = runner.collect(study, path)
-        pages.picture(pages.rendered(study, found), tmp_path / "figure.svg")
+        pages.picture(pages.render(study, found), tmp_path / "figure.svg")
         return found
 
     yield execute

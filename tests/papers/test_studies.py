@@ -46,15 +46,15 @@ def no_reaction(monkeypatch):
 @pytest.fixture
 def shown(monkeypatch):
     """What pages show, in order: their data and what is rendered of them."""
-    found, render = [], pages.rendered
+    found, render = [], pages.render
 
-    def rendered(study, data):
+    def render_whole(study, data):
         page = render(study, data)
         assert all(len(row) == len(grid.columns) for grid in page.grids for row in grid.rows)
         found.append((data, page))
         return page
 
-    monkeypatch.setattr(pages, "rendered", rendered)
+    monkeypatch.setattr(pages, "render", render_whole)
     return found
 
 
@@ -77,7 +77,7 @@ def test_a_study_shows_what_was_measured_and_what_was_not(
         assert each and all(point.minutes > 0 for point in each)
     monkeypatch.setattr(runner, "check", lambda study, scale: points[scale])  # seconds of some
 
-    empty = pages.rendered(study, runner.collect(study, tmp_path / "none.csv"))
+    empty = pages.render(study, runner.collect(study, tmp_path / "none.csv"))
     assert empty.grids
     text = [str(cell) for grid in empty.grids for row in grid.rows for cell in row]
     assert NOT_RUN in text or not text or study.paper

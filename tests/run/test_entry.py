@@ -94,7 +94,7 @@ def test_what_cannot_be_imported_is_named(words, message, capsys):
 
 
 def test_outside_a_checkout_both_ways_to_install_are_named(monkeypatch, tmp_path):
-    monkeypatch.setattr(extras, "missing", lambda extra: ["rich"])
+    monkeypatch.setattr(extras, "find_missing", lambda extra: ["rich"])
     monkeypatch.setattr(extras, "__file__", str(tmp_path / "a" / "b" / "c" / "d" / "extras.py"))
     advice = extras.advice("bench")
     assert advice.endswith("pip install 'equilibria[bench]', or in a clone pip install '.[bench]'")

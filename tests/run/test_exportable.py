@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import equilibria as eq
-from equilibria.run.export import ExportError, export, exportable, needed
+from equilibria.run.export import ExportError, export, exportable, find_evals
 from equilibria.run.models import Model, Prediction
 from tasks_in_memory import Drawn, need_onnx
 
@@ -236,4 +236,4 @@ def test_a_model_and_a_task_of_ones_own_say_what_is_exported(x, monkeypatch):
     with pytest.raises(ExportError, match="its samples are secret"):
         export(model, task, format="pt2")
     with pytest.raises(ExportError, match="its samples are secret"):
-        needed(model, task, "picard")
+        find_evals(model, task, "picard")

@@ -8,8 +8,8 @@ from torch import nn
 
 import equilibria as eq
 from applications import needs
-from equilibria.run.export import ExportError, needed
-from equilibria.run.export.inference import exportable, iterated_layers, pairs
+from equilibria.run.export import ExportError, find_evals
+from equilibria.run.export.inference import exportable, find_iterated, pairs
 from equilibria.run.export.iterated import Iterated, iterate, relative
 from tasks_in_memory import digits
 
@@ -113,7 +113,7 @@ def test_the_copy_has_plain_weights_and_the_model_keeps_its_own(tmp_path):
         assert not any("parametrizations" in name for name, _ in each.named_parameters())
     weight = made.get_submodule("deq.cell.linear").weight
     assert torch.equal(weight, model.deq.cell.linear.weight)
-    assert [layer.evals for layer in iterated_layers(made)] == [3]
+    assert [layer.evals for layer in find_iterated(made)] == [3]
     assert {k: v.tolist() for k, v in model.state_dict().items()} == {
         k: v.tolist() for k, v in before.items()
     }
@@ -123,17 +123,17 @@ def test_the_copy_has_plain_weights_and_the_model_keeps_its_own(tmp_path):
 
 def test_as_many_evaluations_are_chosen_as_the_tolerance_needs(tmp_path):
     model, task = digits("dense", tmp_path, width=16)
-    counts = {method: needed(model, task, method, 50) for method in ("picard", "anderson")}
+    counts = {method: find_evals(model, task, method, 50) for method in ("picard", "anderson")}
     for method, count in counts.items():
         for evals, enough in ((count, True), (count - 1, False)):
             made = exportable(model, evals, method)
-            (layer,) = iterated_layers(made)
+            (layer,) = find_iterated(made)
             layer.residuals = []
             made(next(pairs(task, "valid", 50)).inputs)
             assert (float(layer.residuals[0][-1].max()) <= 1e-3) is enough, (method, evals)
     with eq.nn.using(model):
         model.deq.solver = eq.Picard(rtol=1e-12, max_evals=3)
-        assert needed(model, task, "picard", 50) == 3
+        assert find_evals(model, task, "picard", 50) == 3
 
 
 @pytest.mark.parametrize(

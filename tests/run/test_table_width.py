@@ -5,10 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
-from equilibria.run.cli.output import fitted
+from equilibria.run.cli.output import fit_table
 from equilibria.run.cli.reproduce import WIDTH, print_grid
 from equilibria.run.studies import catalogue
-from equilibria.run.studies.pages import rendered
+from equilibria.run.studies.pages import render
 from equilibria.run.studies.runner import collect
 from equilibria.run.studies.views import Grid
 
@@ -58,7 +58,7 @@ def test_parts_begin_with_what_a_row_is():
 
 
 def test_what_is_short_is_not_broken():
-    (table,) = fitted(Console(width=100), "t", PROSE.columns, [["one", "word " * 40, "1.5"]])
+    (table,) = fit_table(Console(width=100), "t", PROSE.columns, [["one", "word " * 40, "1.5"]])
     what, why, much = (column.width for column in table.columns)
     assert (what, much) == (4, 8) and why is not None and why > 70
 
@@ -69,7 +69,7 @@ def test_no_heading_of_a_study_is_cut(folder, tmp_path):
         if not name.startswith(folder):
             continue
         study = catalogue.find(name)
-        page = rendered(study, collect(study, tmp_path / "nothing.csv", "cpu"))
+        page = render(study, collect(study, tmp_path / "nothing.csv", "cpu"))
         for grid in page.grids:
             text = printed(grid, WIDTH)
             assert max(map(len, text.splitlines())) <= WIDTH, name
@@ -78,7 +78,7 @@ def test_no_heading_of_a_study_is_cut(folder, tmp_path):
 
 def test_a_long_name_leaves_room_for_what_is_said_of_it():
     console = Console(width=60, file=io.StringIO())
-    for table in fitted(console, "", ["name", "value"], [["x" * 80, "1.25"]]):
+    for table in fit_table(console, "", ["name", "value"], [["x" * 80, "1.25"]]):
         console.print(table)
     printed = console.file.getvalue()
     assert printed.count("x") == 80 and "1.25" in printed and "value" in printed

@@ -21,13 +21,18 @@ class Choices:
 
     entries: tuple[tuple[str, Any, Any], ...]
 
+    @functools.cached_property
+    def _places(self) -> frozenset[str]:
+        """The places of base classes: each may be imported at any time."""
+        return frozenset(base for _, base, _ in self.entries if isinstance(base, str))
+
     def and_these(self, classes: Mapping[str, type]) -> Choices:
         """Return these choices and some classes by name."""
         return Choices((*self.entries, *((name, None, cls) for name, cls in classes.items())))
 
     def classes_for(self, bases: tuple[type, ...]) -> Allowed:
         """Return the classes that a field annotated with any of `bases` may hold."""
-        imported = frozenset(base for _, base, _ in self.entries if find_imported(base))
+        imported = frozenset(place for place in self._places if find_imported(place))
         return _classes_for(self, bases, imported)
 
     def name_of(self, cls: type) -> str | None:

@@ -4,7 +4,7 @@ import pytest
 
 from equilibria.run import config
 from equilibria.run import recipe as recipes
-from equilibria.run.cli.parser import named_data
+from equilibria.run.cli.parser import name_data
 from equilibria.zoo.language.task.language import LanguageModelling
 
 
@@ -12,17 +12,17 @@ def test_data_are_named_by_a_file_or_by_the_name_of_a_text(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     (tmp_path / "book.txt").write_text("a b")
     task = LanguageModelling(data="ptb")
-    named = named_data("book.txt", task)
+    named = name_data("book.txt", task)
     assert named == ["--task.data=null", f"--task.file={tmp_path / 'book.txt'}"]
     assert recipes.load("lm-ptb", named).task.file == str(tmp_path / "book.txt")
-    assert named_data("wikitext2", task) == ["--task.data=wikitext2"]
-    assert named_data("ptb", task) == []
+    assert name_data("wikitext2", task) == ["--task.data=wikitext2"]
+    assert name_data("ptb", task) == []
     with pytest.raises(
         config.ConfigError, match="no such file, nor a text of that name; those are"
     ):
-        named_data("nothere", task)
+        name_data("nothere", task)
     with pytest.raises(config.ConfigError, match="did you mean 'ptb'"):
-        named_data("pbt", task)
+        name_data("pbt", task)
 
 
 def test_the_two_that_name_data_are_one_setting(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from equilibria.run import config, evaluation
-from equilibria.run.cli.parser import named_data
+from equilibria.run.cli.parser import name_data
 from equilibria.run.loop import fit
 from equilibria.zoo.synthetic.task.copying import CopyMemory
 
@@ -69,4 +69,4 @@ def test_no_other_data_are_taken():
     with pytest.raises(ValueError, match="CopyMemory generates its own data"):
         CopyMemory().at("book.txt")
     with pytest.raises(config.ConfigError, match="generates its own data: leave it out"):
-        named_data("book.txt", CopyMemory())
+        name_data("book.txt", CopyMemory())

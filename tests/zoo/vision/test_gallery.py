@@ -12,7 +12,7 @@ from PIL import Image
 
 from equilibria.run import gallery, run
 from equilibria.run.cli.main import main
-from equilibria.run.gallery.kind import settled_after, settling
+from equilibria.run.gallery.kind import count_to_settle, measure_settling
 from equilibria.run.models import Model, Prediction
 from equilibria.run.pictures import image_png, make_colours, numbers_png, size_to_look_at
 from equilibria.solve import Anderson, Picard, Status
@@ -47,19 +47,19 @@ def test_a_place_is_settled_from_where_it_stays_near() -> None:
         ]
     )
     states = [value + row.view(1, 1, 1, 4) for row in errors]
-    after = settled_after(states, value, range(4), 7, rtol=0.1)
+    after = count_to_settle(states, value, range(4), 7, rtol=0.1)
     assert after.tolist() == [[[2, 3, 2, 7]]]
-    scaled = settled_after([8 * z for z in states], 8 * value, range(4), 7, rtol=0.1)
+    scaled = count_to_settle([8 * z for z in states], 8 * value, range(4), 7, rtol=0.1)
     assert torch.equal(scaled, after)
-    assert settled_after(states[1::2], value, [1, 3], 7, rtol=0.1).tolist() == [[[3, 1, 3, 7]]]
+    assert count_to_settle(states[1::2], value, [1, 3], 7, rtol=0.1).tolist() == [[[3, 1, 3, 7]]]
 
 
 def test_samples_and_channels_do_not_mix() -> None:
     value = torch.tensor([1.0, 100.0]).view(2, 1, 1, 1).expand(2, 4, 1, 2)
     state = value.clone()
     state[:, 0, 0, 0] += 1.0  # half of it in the root mean square over four channels
-    assert settled_after([state], value, [0], 3, rtol=0.4).tolist() == [[[3, 0]], [[0, 0]]]
-    assert settled_after([state], value, [0], 3, rtol=0.6).tolist() == [[[0, 0]], [[0, 0]]]
+    assert count_to_settle([state], value, [0], 3, rtol=0.4).tolist() == [[[3, 0]], [[0, 0]]]
+    assert count_to_settle([state], value, [0], 3, rtol=0.6).tolist() == [[[0, 0]], [[0, 0]]]
 
 
 def multiscale(**layer: object) -> MDEQ:
@@ -83,7 +83,7 @@ def multiscale(**layer: object) -> MDEQ:
 def test_the_highest_resolution_of_a_multiscale_network_is_mapped() -> None:
     model = multiscale(solver=Picard(rtol=1e-2, max_evals=200))
     image = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-    found = settling(model, image, 1e-2)
+    found = measure_settling(model, image, 1e-2)
     assert found is not None and found.status is Status.CONVERGED
     assert found.after is not None
     assert tuple(found.after.shape) == model.config.sizes(8, 8)[0]
@@ -99,12 +99,12 @@ def test_the_highest_resolution_of_a_multiscale_network_is_mapped() -> None:
 
 def test_without_z_star_or_places_there_is_no_map() -> None:
     image = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-    stopped = settling(multiscale(solver=Anderson(rtol=1e-9, max_evals=3)), image, 1e-9)
+    stopped = measure_settling(multiscale(solver=Anderson(rtol=1e-9, max_evals=3)), image, 1e-9)
     assert stopped is not None and stopped.after is None
     assert (stopped.status, stopped.evals) == (Status.MAX_EVALS, 3)
     flat = DenseConfig(shape=(3, 8, 8), classes=3, width=8).build().eval()
-    assert settling(flat, image, 1e-3) is None
-    assert settling(Sure(), image, 1e-3) is None
+    assert measure_settling(flat, image, 1e-3) is None
+    assert measure_settling(Sure(), image, 1e-3) is None
 
 
 # --- pictures -------------------------------------------------------------------------------------

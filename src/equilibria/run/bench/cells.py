@@ -106,7 +106,7 @@ def build(
         found = _radius(cell, x)
         identity = torch.eye(width, dtype=torch.float64)
         smallest = float(torch.linalg.svdvals(identity - _jacobian(cell, x)).min())
-    z = _fixed_point(cell, x)
+    z = _solve(cell, x)
     slope, detached = 1 - z**2, weight.detach()
     u = _iterate(lambda u: (slope * u) @ detached + target, target, 1e-12)
     inputs = x.clone().requires_grad_()
@@ -144,7 +144,7 @@ def _scale_to(radius: float, cell: Cell, x: Tensor) -> None:
 
 def _jacobian(cell: Cell, x: Tensor) -> Tensor:
     """df/dz at the solution, `(batch, width, width)`."""
-    return (1 - _fixed_point(cell, x) ** 2).unsqueeze(2) * cell.linear.weight.detach()
+    return (1 - _solve(cell, x) ** 2).unsqueeze(2) * cell.linear.weight.detach()
 
 
 def _radius(cell: Cell, x: Tensor) -> float:
@@ -152,7 +152,7 @@ def _radius(cell: Cell, x: Tensor) -> float:
 
 
 @torch.no_grad()
-def _fixed_point(cell: Cell, x: Tensor) -> Tensor:
+def _solve(cell: Cell, x: Tensor) -> Tensor:
     return _iterate(lambda z: cell(z, x), torch.zeros_like(x), 1e-13)
 
 

@@ -32,12 +32,12 @@ def seconds(call: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def fitting(rounds: int, within: float, each: float, fewest: int) -> int:
+def fit_rounds(rounds: int, within: float, each: float, fewest: int) -> int:
     """Return how many of the rounds fit into some seconds, `each` so long, but not below fewest."""
     return min(rounds, max(fewest, int(within / each))) if each else rounds
 
 
-def interleaved(
+def interleave(
     calls: Mapping[str, Callable[[], object]],
     device: torch.device,
     *,
@@ -198,7 +198,7 @@ def count(solve: Callable[[Callable[..., Tensor]], object], f: Callable[..., Ten
     ops = _Ops()
     gaps: list[int] = []
 
-    def watched(*args: Tensor) -> Tensor:
+    def watch(*args: Tensor) -> Tensor:
         if not ops.depth:
             gaps.append(ops.now)
             ops.now = 0
@@ -209,7 +209,7 @@ def count(solve: Callable[[Callable[..., Tensor]], object], f: Callable[..., Ten
             ops.depth -= 1
 
     with _Silent(ops), ops:
-        solve(watched)
+        solve(watch)
     gaps.append(ops.now)
     first, *between, last = gaps if len(gaps) > 1 else (*gaps, 0)
     return Counts(between=between, outside=first + last, reads=ops.reads)

@@ -13,7 +13,7 @@ from torch import Tensor
 from equilibria.run.bench import count
 from equilibria.run.bench.cells import Case, compare
 from equilibria.run.bench.methods import Method
-from equilibria.run.bench.solvers import SLACK, Row, headed, relative_residual, told
+from equilibria.run.bench.solvers import SLACK, Row, add_sizes, describe_error, relative_residual
 from equilibria.run.memory import peak_bytes
 
 SECONDS = 12.0  # for the rounds of one case, where that leaves enough of them
@@ -66,8 +66,8 @@ def measure(
         if rounds and took:
             slow = {name: 1 for name, time in took.items() if time > SLOW * min(took.values())}
             round_trip = sum(time for name, time in took.items() if name not in slow)
-            rounds = count.fitting(rounds, SECONDS, round_trip, FEWEST)
-            whole = count.interleaved(steps, device, rounds=rounds, few=slow)
+            rounds = count.fit_rounds(rounds, SECONDS, round_trip, FEWEST)
+            whole = count.interleave(steps, device, rounds=rounds, few=slow)
             for name, seconds in whole.items():
                 sides = zip(
                     ("forward_ms", "backward_ms"), zip(*times[name], strict=True), strict=True
@@ -75,7 +75,7 @@ def measure(
                 rows[name] |= {side: 1e3 * statistics.median(own) for side, own in sides}
                 rows[name]["ms"] = 1e3 * seconds
     case.clear()
-    return headed(rows, case.x, radius=case.radius, smallest=case.smallest, rounds=rounds)
+    return add_sizes(rows, case.x, radius=case.radius, smallest=case.smallest, rounds=rounds)
 
 
 def _first(method: Method, case: Case, rtol: float) -> Row:
@@ -92,7 +92,7 @@ def _first(method: Method, case: Case, rtol: float) -> Row:
         (value * case.target).sum().backward()
         said = ask()
     except Exception as error:  # a peer's may be anything; it is reported as it is
-        return row | {"failure": told(error)}
+        return row | {"failure": describe_error(error)}
     row["cosine"], row["error"] = compare(case)
     with torch.no_grad():
         residual = relative_residual(case.cell(value, case.x), value)

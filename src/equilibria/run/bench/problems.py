@@ -53,7 +53,7 @@ class _Maker:
     def normal(self, *shape: int) -> Tensor:
         return torch.randn(*shape, generator=self.generator, dtype=torch.float64)
 
-    def put(self, tensor: Tensor) -> Tensor:
+    def cast(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, self.dtype).contiguous()
 
 
@@ -77,29 +77,29 @@ def _linear(make: _Maker, kind: str, radius: float) -> Made:
         # Schur form, as much above the diagonal as on it: a norm of about three times the radius.
         above = make.normal(width, width).triu(1) * (radius / width**0.5)
         a = q @ (torch.diag(eigenvalues) + above) @ q.T
-    transposed, b = make.put(a.T), make.put(make.normal(64, width))
+    transposed, b = make.cast(a.T), make.cast(make.normal(64, width))
     return lambda z, b: torch.addmm(b, z, transposed), b
 
 
 def _tanh(make: _Maker, width: int, batch: int) -> Made:
     """z <- tanh(z W + b), W Gaussian: a spectral radius of about 0.85 at the solution."""
-    weight = make.put(make.normal(width, width) * (1.1 / width**0.5))
-    b = make.put(0.5 * make.normal(batch, width))
+    weight = make.cast(make.normal(width, width) * (1.1 / width**0.5))
+    b = make.cast(0.5 * make.normal(batch, width))
     return lambda z, b: torch.tanh(torch.addmm(b, z, weight)), b
 
 
 def _conv(make: _Maker, channels: int, size: int, batch: int) -> Made:
     """z <- tanh(K * z + b), a 3 x 3 convolution."""
-    kernel = make.put(make.normal(channels, channels, 3, 3) * (1.0 / (9 * channels) ** 0.5))
-    b = make.put(0.5 * make.normal(batch, channels, size, size))
+    kernel = make.cast(make.normal(channels, channels, 3, 3) * (1.0 / (9 * channels) ** 0.5))
+    b = make.cast(0.5 * make.normal(batch, channels, size, size))
     return lambda z, b: torch.tanh(functional.conv2d(z, kernel, padding=1) + b), b
 
 
 def _attention(make: _Maker, width: int, time: int, batch: int) -> Made:
     """z <- norm(b + a attention(z)), self-attention with heads of 32."""
-    into = make.put(make.normal(width, 3 * width) * (0.8 / width**0.5))
-    out = make.put(make.normal(width, width) * (1.0 / width**0.5))
-    b = make.put(make.normal(batch, time, width))
+    into = make.cast(make.normal(width, 3 * width) * (0.8 / width**0.5))
+    out = make.cast(make.normal(width, width) * (1.0 / width**0.5))
+    b = make.cast(make.normal(batch, time, width))
 
     def f(z: Tensor, b: Tensor) -> Tensor:
         q, k, v = (
@@ -114,11 +114,11 @@ def _attention(make: _Maker, width: int, time: int, batch: int) -> Made:
 def _hard(make: _Maker, hard: int) -> Made:
     """z <- r tanh(z W) + b with a factor r for each sample: 0.5, or 0.98 for the hard ones."""
     width, batch = 512, 64
-    weight = make.put(make.normal(width, width) / width**0.5)
-    b = make.put(0.05 * make.normal(batch, width))
+    weight = make.cast(make.normal(width, width) / width**0.5)
+    b = make.cast(0.05 * make.normal(batch, width))
     r = torch.full((batch, 1), 0.5, dtype=torch.float64)
     r[:: batch // hard] = 0.98
-    return lambda z, b, r: torch.addcmul(b, r, torch.tanh(z @ weight)), b, make.put(r)
+    return lambda z, b, r: torch.addcmul(b, r, torch.tanh(z @ weight)), b, make.cast(r)
 
 
 PROBLEMS: dict[str, tuple[int, Callable[..., Made], *tuple[Any, ...]]] = {

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from equilibria.run.bench.contestants import Answer, Contestant
-from equilibria.run.bench.count import Calls, Counts, Spent, count, fitting, interleaved, seconds
+from equilibria.run.bench.count import Calls, Counts, Spent, count, fit_rounds, interleave, seconds
 from equilibria.run.bench.problems import Problem
 from equilibria.run.memory import peak_bytes
 
@@ -75,18 +75,18 @@ def measure(
                 if each.family == "scipy":  # whose operations nobody sees
                     few[each.name] = FEW if took[each.name] < LONG else 1
                 else:
-                    rows[each.name] |= _counted(rows[each.name], solve, problem)
+                    rows[each.name] |= _count_operations(rows[each.name], solve, problem)
         round_trip = sum(took[name] for name in took if name not in few)
         fewest = FEWEST if round_trip < SECONDS / 2 else FEW
-        rounds = fitting(rounds, SECONDS, round_trip, fewest)
+        rounds = fit_rounds(rounds, SECONDS, round_trip, fewest)
         times = _times(problem, solves, rounds, few) if rounds else {}
     kind, f_ms = problem.name.removeprefix("large-").split("-")[0], times.pop("", None)
     for name, ms in times.items():
         rows[name]["ms"] = ms
-    return headed(rows, problem.z0, kind=kind, f_ms=f_ms, rounds=rounds)
+    return add_sizes(rows, problem.z0, kind=kind, f_ms=f_ms, rounds=rounds)
 
 
-def headed(rows: Mapping[str, Row], state: Tensor, **figures: Any) -> list[Row]:
+def add_sizes(rows: Mapping[str, Row], state: Tensor, **figures: Any) -> list[Row]:
     """Return the rows, the first with the sizes of the state and with figures of the problem."""
     first, *others = rows.values()
     return [{**first, "entries": state[0].numel(), "state_bytes": state.nbytes, **figures}, *others]
@@ -99,7 +99,7 @@ def relative_residual(image: Tensor, value: Tensor) -> Tensor:
     return torch.where(torch.isfinite(relative), relative, torch.inf)
 
 
-def told(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return an exception in a line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
@@ -122,7 +122,7 @@ def _first(contestant: Contestant, problem: Problem, rtol: float) -> tuple[Row, 
     try:
         answer = contestant.solve(problem, calls, rtol, budget)
     except Exception as error:  # a peer's may be anything; it is reported as it is
-        row["error"] = " ".join(str(error).split()) if isinstance(error, Spent) else told(error)
+        row["error"] = str(error) if isinstance(error, Spent) else describe_error(error)
         evals = None
     else:
         residual, evals = relative_residual(problem.image(answer.value), answer.value), answer.evals
@@ -138,7 +138,7 @@ def _first(contestant: Contestant, problem: Problem, rtol: float) -> tuple[Row, 
     return row, lambda f: contestant.solve(problem, f, rtol, budget)
 
 
-def _counted(row: Row, solve: Solve, problem: Problem) -> Row:
+def _count_operations(row: Row, solve: Solve, problem: Problem) -> Row:
     """Operations, reads and memory of a solve."""
     seen: list[Counts] = []
     f = problem.eager or problem.f
@@ -169,6 +169,6 @@ def _times(
             problem.image(z)
 
     calls = {name: functools.partial(solve, problem.f) for name, solve in solves.items()}
-    times = interleaved({**calls, "": f_alone}, z.device, rounds=rounds, few=few)
+    times = interleave({**calls, "": f_alone}, z.device, rounds=rounds, few=few)
     times[""] /= repeats
     return {name: 1e3 * seconds for name, seconds in times.items()}

@@ -90,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
     folder.check_writable()
     check_seed(arguments.seed)
     how = _how(arguments)
-    unlabelled = _unlabelled(arguments, folder)
+    unlabelled = _find_unlabelled(arguments, folder)
     loaded = run.load(
         folder.path,
         data=unlabelled is None,
@@ -137,7 +137,7 @@ def main(argv: Sequence[str]) -> int:
         kept = ", and the previous learned solver is kept" if neural.exists(folder) else ""
         console.print(f"{outcome} Nothing was written{kept}.", soft_wrap=True, highlight=False)
         return DONE
-    teacher = None if how.teacher is None else _named(how.teacher)
+    teacher = None if how.teacher is None else _describe_solver(how.teacher)
     about = {
         "distillation": {**asdict(how), "teacher": teacher},
         "samples": outcome.samples,
@@ -149,7 +149,7 @@ def main(argv: Sequence[str]) -> int:
         },
     }
     path = neural.save(folder, outcome, about)
-    console.done(
+    console.finish(
         f"{outcome} Written to {path}. Next: equilibria evaluate {folder.path} --solver neural",
         path,
     )
@@ -181,7 +181,7 @@ def _how(arguments: Any) -> Distillation:
         raise UserError(f"--{str(error).replace('_', '-', 1)}") from None
 
 
-def _unlabelled(arguments: Any, folder: run.Folder) -> Iterator[Tensor] | None:
+def _find_unlabelled(arguments: Any, folder: run.Folder) -> Iterator[Tensor] | None:
     """The inputs to train on, where they have no labels; None for inputs of a task's data."""
     if arguments.data is None or not folder.path.is_dir():
         return None
@@ -213,7 +213,7 @@ def _inputs(
         raise UserError(str(error)) from None
 
 
-def _named(solver: Solver) -> dict[str, Any]:
+def _describe_solver(solver: Solver) -> dict[str, Any]:
     return {"name": type(solver).__name__, **asdict(cast(Any, solver))}
 
 

@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
             soft_wrap=True,
         )
     path = loaded.folder / FILE
-    console.done(f"Written to {path}. Next: equilibria report {loaded.folder}", path)
+    console.finish(f"Written to {path}. Next: equilibria report {loaded.folder}", path)
     return UNHEALTHY if examination.severity == "unhealthy" else DONE
 
 
@@ -93,7 +93,7 @@ def examine(loaded: run.Run, *, quiet: bool = False, **options: Any) -> Examinat
 
     The stages are shown on standard error, unless `quiet`.
     """
-    with _shown(f"Examining {loaded.folder}", quiet) as progress:
+    with _show_stages(f"Examining {loaded.folder}", quiet) as progress:
         examination = visit.examine(loaded, progress=progress, **options)
     weights = checksum(run.Folder(loaded.folder).weights)
     files.write_json(loaded.folder / FILE, {"weights": weights, **examination.json()})
@@ -101,7 +101,7 @@ def examine(loaded: run.Run, *, quiet: bool = False, **options: Any) -> Examinat
 
 
 @contextmanager
-def _shown(what: str, quiet: bool) -> Iterator[Progress]:
+def _show_stages(what: str, quiet: bool) -> Iterator[Progress]:
     """Show each stage as it begins: in one line of a terminal that changes, else a line each."""
     console = Output(stderr=True, quiet=quiet)
 

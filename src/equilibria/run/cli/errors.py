@@ -64,7 +64,7 @@ def explain(command: str, error: BaseException) -> str:
         return f"out of memory{asked}: {_less(command)}"
     if line := _own_line(error):
         return f"{line}: {name}: {text}"
-    if isinstance(error, ModuleNotFoundError) and (lacking := _lacking(command, error)):
+    if isinstance(error, ModuleNotFoundError) and (lacking := _explain_missing(command, error)):
         return lacking
     if isinstance(error, RecursionError) and any(Path(f).parent.name == "json" for f in files):
         return "a JSON file is nested too deeply to be read"
@@ -93,7 +93,7 @@ def _own_line(error: BaseException) -> str:
     return ""
 
 
-def _lacking(command: str, error: ModuleNotFoundError) -> str:
+def _explain_missing(command: str, error: ModuleNotFoundError) -> str:
     """Which package is not installed; "" for a module of equilibria itself."""
     from equilibria.run.cli import extras
 

@@ -28,7 +28,7 @@ from equilibria import files
 from equilibria.metric import LOSS
 from equilibria.run import evaluation, run
 from equilibria.run.cli.options import ConfigOptions, ViewOptions, add_solver, options_of, solve_by
-from equilibria.run.cli.output import Output, figures_table, fitted
+from equilibria.run.cli.output import Output, figures_table, fit_table
 from equilibria.run.cli.parser import Parser, UserError
 from equilibria.run.cli.status import DONE, UNHEALTHY
 from equilibria.run.folder import place_of
@@ -133,7 +133,7 @@ def main(argv: Sequence[str]) -> int:
     files.write_json(path, {**result, **changes})
     if wrong:
         console.print(wrong, style="bold red", soft_wrap=True, markup=False)
-    console.done(f"Written to {path}", path)
+    console.finish(f"Written to {path}", path)
     return status
 
 
@@ -274,7 +274,7 @@ def show(
             ]
             for row in result["budgets"]
         ]
-        for budgets in fitted(console, "fewer evaluations", heads, rows):
+        for budgets in fit_table(console, "fewer evaluations", heads, rows):
             console.print(budgets)
 
 

@@ -24,8 +24,8 @@ from equilibria.run import run
 from equilibria.run.cli import extras
 from equilibria.run.cli.output import Output, figures_table
 from equilibria.run.cli.parser import Parser, UserError
-from equilibria.run.export import Exported, ExportError, Judgement, export, judge, needed
-from equilibria.run.export.exporting import Form, Format, Weights, lacking
+from equilibria.run.export import Exported, ExportError, Judgement, export, find_evals, judge
+from equilibria.run.export.exporting import Form, Format, Weights, list_absent
 from equilibria.run.export.inference import layers
 from equilibria.run.export.iterated import Method
 from equilibria.run.export.judging import TOLERANCE
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> None:
     with console.status("Exporting ..."):
         evals = arguments.evals
         if evals is None:
-            evals = needed(loaded.model, task, method, size) if layers(loaded.model) else 1
+            evals = find_evals(loaded.model, task, method, size) if layers(loaded.model) else 1
         made = export(
             loaded.model,
             task,
@@ -94,7 +94,7 @@ def main(argv: Sequence[str]) -> None:
         table.add_row("relative residual after them: mean, max", f"{mean:.1e}, {most:.1e}")
         table.add_row("predictions other than the run's", percent(found.changed))
     console.print(table)
-    console.done(f"Written to {out}", out)
+    console.finish(f"Written to {out}", out)
 
 
 def _parser() -> Parser:
@@ -163,7 +163,7 @@ def _format(given: Format | None, out: Path | None) -> Format:
     format = given or known.get(suffix, "onnx")
     if suffix in known and known[suffix] != format:
         raise UserError(f"--format is {format}, and --out {out} ends in .{suffix}: change one")
-    if format == "onnx" and (absent := lacking()):
+    if format == "onnx" and (absent := list_absent()):
         advice = extras.advice("export") or f"ONNX needs packages: {', '.join(absent)}"
         raise UserError(f"{advice}; --format pt2 needs none of them")
     return format

@@ -13,7 +13,7 @@ OF_COMMANDS = {
 """The extra that a command needs; the others need `cli`, which these contain."""
 
 
-def missing(extra: str) -> list[str]:
+def find_missing(extra: str) -> list[str]:
     """Return the packages of an extra of equilibria that are not installed."""
     required = (r for own in metadata.distributions(name="equilibria") for r in own.requires or ())
     names = (re.split(r"[^\w.-]", r)[0] for r in required if re.search(rf"== *.{extra}\b", r))
@@ -24,7 +24,7 @@ def advice(command: str) -> str:
     """Return in one line what `command` lacks and how to install it; "" if nothing is missing."""
     extra = OF_COMMANDS.get(command, "cli")
     needs = f"equilibria {command}" if command in OF_COMMANDS else "the command line"
-    absent = ", ".join(missing(extra))
+    absent = ", ".join(find_missing(extra))
     line = f"{needs} needs packages that are not installed ({absent}): {_install(extra)}"
     return line if absent else ""
 

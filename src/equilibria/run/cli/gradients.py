@@ -81,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
     files.write_text(loaded.folder / FIGURE, picture(panels(stored)))
     files.write_json(path, {"weights": weights, **stored})
     said = f"Written to {path}, with a plot in {FIGURE}. Next: equilibria report {loaded.folder}"
-    console.done(said, path)
+    console.finish(said, path)
     return DONE
 
 

@@ -29,7 +29,7 @@ from equilibria.run import config, start
 from equilibria.run import processes as devices
 from equilibria.run import recipe as recipes
 from equilibria.run.cli.output import Output
-from equilibria.run.cli.parser import Parser, UserError, named_data
+from equilibria.run.cli.parser import Parser, UserError, name_data
 from equilibria.run.recipe import Recipe
 from equilibria.run.report.panel import Panel, Series
 from equilibria.run.report.svg import picture
@@ -45,13 +45,13 @@ JSON, FIGURE = "initialise.json", "initialise.svg"
 def main(argv: Sequence[str]) -> None:
     """Run `equilibria initialise` with the words `argv`."""
     parser = _parser()
-    own, overrides = parser.split(argv)
+    own, overrides = parser.separate(argv)
     arguments = parser.parse_args(own)
     name = arguments.recipe
     devices.device(arguments.device)  # is it there? Before any data are read
     recipe = recipes.load(name, overrides)
     if arguments.data is not None:
-        overrides = [*overrides, *named_data(arguments.data, recipe.task)]
+        overrides = [*overrides, *name_data(arguments.data, recipe.task)]
         recipe = recipes.load(name, overrides)
     folder = Path(arguments.out or OUT / Path(name).stem)
     _check_free(folder, arguments.fresh)
@@ -92,7 +92,7 @@ def main(argv: Sequence[str]) -> None:
         "about": {key: value for key, value in environment().items() if key != "date"},
     }
     files.write_json(folder / JSON, record)
-    console.done(f"Written to {folder / JSON} and {folder / FIGURE}.", folder / JSON)
+    console.finish(f"Written to {folder / JSON} and {folder / FIGURE}.", folder / JSON)
 
 
 def _parser() -> Parser:

@@ -43,7 +43,7 @@ def describe(parser: Parser, title: str, instance: Any, choices: Choices) -> Non
                 names = ", ".join(branches[name])
                 one = len(branches[name]) == 1
                 text += " Any of its keys chooses it." if one else f" One of {names}."
-            default = f" (default: {_written(values[key])})" if key in values else ""
+            default = f" (default: {_to_yaml(values[key])})" if key in values else ""
             group.add_argument(f"--{key}", metavar=metavar, help=f"{text}{default}")
     parser.more = _other(cls, full, choices)
 
@@ -108,7 +108,7 @@ def _metavar(hint: Any) -> str:
     return names.get(hint, shapes.get(typing.get_origin(hint), "VALUE"))
 
 
-def _written(value: Any) -> str:
+def _to_yaml(value: Any) -> str:
     """A value as in YAML."""
     words = {None: "null", True: "true", False: "false"}
     return words[value] if value is None or isinstance(value, bool) else str(value)
@@ -142,16 +142,16 @@ def _other(cls: type, tree: Mapping[str, Any], choices: Choices) -> str:
     width = shutil.get_terminal_size().columns - 2
     lines = ["other classes, chosen with --KEY.name, and their keys:"]
     for keys in dict.fromkeys(map(tuple, places.values())):
-        lines += _wrapped(", ".join(keys), width, "  ")
+        lines += _wrap(", ".join(keys), width, "  ")
         here = [key for key, named in places.items() if tuple(named) == keys]
         for name, each in here:
             if each is not None:
                 branches = config.branches_of(each, choices)
                 names = [f"{n}.name" if n in branches else n for n in config.fields_of(each)]
-                lines += _wrapped(f"{name}: {', '.join(names) or 'none'}", width, "    ")
+                lines += _wrap(f"{name}: {', '.join(names) or 'none'}", width, "    ")
         if foreign := [name for name, each in here if each is None]:
             text = f"{', '.join(foreign)}: keys with --{keys[0]}.name NAME --help"
-            lines += _wrapped(text, width, "    ")
+            lines += _wrap(text, width, "    ")
     return "\n".join(lines) if places else ""
 
 
@@ -163,7 +163,7 @@ def _at(tree: Mapping[str, Any], key: str) -> str | None:
     return branch and branch["name"]
 
 
-def _wrapped(text: str, width: int, indent: str) -> Sequence[str]:
+def _wrap(text: str, width: int, indent: str) -> Sequence[str]:
     return textwrap.wrap(
         text,
         width,

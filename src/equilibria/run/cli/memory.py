@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> None:
         )
     path = run.Folder(loaded.folder).memory
     count = plural(len(points), "point")
-    console.done(f"Wrote {count} to {path}. Next: equilibria report {loaded.folder}", path)
+    console.finish(f"Wrote {count} to {path}. Next: equilibria report {loaded.folder}", path)
 
 
 def measure(

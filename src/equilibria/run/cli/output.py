@@ -62,7 +62,7 @@ class Output(Console):
         """Go on in silence, where rich would exit."""
         self.quiet = True
 
-    def done(self, said: str, result: str | Path) -> None:
+    def finish(self, said: str, result: str | Path) -> None:
         """Print the last line of a command.
 
         Args:
@@ -84,7 +84,7 @@ def figures_table(title: str) -> Table:
     return table
 
 
-def fitted(
+def fit_table(
     console: Console, title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], lead: int = 1
 ) -> list[Table]:
     """Return a table that is no wider than the console, in parts where it takes more columns.
@@ -157,7 +157,7 @@ def _longest(words: Sequence[str]) -> int:
     return max(map(cell_len, words), default=0)
 
 
-def listing(console: Console, *heads: str, right: Sequence[str] = ()) -> Table:
+def names_table(console: Console, *heads: str, right: Sequence[str] = ()) -> Table:
     """Return a table whose first column is names that a user types.
 
     They are in one line where there is room for them, and else folded, but never cut.

@@ -80,7 +80,7 @@ class Parser(ArgumentParser):
 
     def parse_args(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
         """Return the values of the words `args`, with options in their own spelling."""
-        words = None if args is None else [self._spelled(word) for word in args]
+        words = None if args is None else [self._respell(word) for word in args]
         self._check_words(words or ())
         parsed = super().parse_args(words, *more, **options)
         folder = getattr(parsed, "data_dir", None)
@@ -152,7 +152,7 @@ class Parser(ArgumentParser):
             text = f"unknown option '{unknown[1]}'" + nearest(unknown[1], known)
         raise UserError(f"{text} (see `{self.prog} --help`)")
 
-    def split(self, argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    def separate(self, argv: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return the words for the command itself and those that override keys of its recipe.
 
         An option that the command does not have is a key of the recipe, with one value.
@@ -160,7 +160,7 @@ class Parser(ArgumentParser):
         mine: list[str] = []
         overrides: list[str] = []
         target = mine
-        for word in map(self._spelled, argv):
+        for word in map(self._respell, argv):
             option, equals, _ = word.partition("=")
             if is_option := word.startswith("--"):
                 target = mine if option in self._option_string_actions else overrides
@@ -170,7 +170,7 @@ class Parser(ArgumentParser):
         check_once(overrides)
         return mine, overrides
 
-    def _spelled(self, word: str) -> str:
+    def _respell(self, word: str) -> str:
         """Return an option with the hyphens or underscores that it has here; else the word."""
         option, equals, value = word.partition("=")
         if not option.startswith("--") or option in self._option_string_actions:
@@ -195,7 +195,7 @@ def check_seed(seed: int, option: str = "--seed") -> None:
         raise UserError(f"{option} must be between 0 and {SEEDS - 1:,}; got {seed}")
 
 
-def named_data(value: str, task: TaskConfig) -> list[str]:
+def name_data(value: str, task: TaskConfig) -> list[str]:
     """Return the options of the recipe that name the user's data.
 
     The path of a file or a folder becomes absolute: the run folder holds it, and the run may be

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from equilibria.run import recipe as recipes
-from equilibria.run.cli.output import Output, listing
+from equilibria.run.cli.output import Output, names_table
 from equilibria.run.cli.parser import Parser
 
 
@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> None:
         print("\n".join(names))
         return
     console = Output()
-    table = listing(console, "recipe", "what it trains")
+    table = names_table(console, "recipe", "what it trains")
     for name in names:
         table.add_row(name, _describe(name))
     console.print(table)

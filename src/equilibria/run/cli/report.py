@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> None:
         pictures=not arguments.no_gallery,
         console=console,
     )
-    console.done(f"Open {path} in a browser.", path)
+    console.finish(f"Open {path} in a browser.", path)
 
 
 def draw(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
-from equilibria.run.cli.output import Output, fitted
+from equilibria.run.cli.output import Output, fit_table
 from equilibria.run.cli.parser import Parser, Stopped, UserError
 from equilibria.words import nearest, plural
 
@@ -61,7 +61,7 @@ def run(command: str, description: str | None, argv: Sequence[str], folder: str 
     known = [name for name in catalogue.names() if name.startswith(folder)]
     if not known and not all(name.endswith(".py") for name in arguments.names or [""]):
         raise UserError(catalogue.NO_PAPERS)
-    names = _named(arguments.names, known, folder)
+    names = _match_names(arguments.names, known, folder)
     if arguments.own and (arguments.stale or not names):
         raise UserError("--own expects the name of a benchmark: bench solvers --own my:Aitken")
     if arguments.quiet and not (names or arguments.stale):
@@ -178,14 +178,14 @@ class _Session:
         import torch
 
         from equilibria.run.studies import catalogue
-        from equilibria.run.studies.pages import count_earlier, picture, rendered
+        from equilibria.run.studies.pages import count_earlier, picture, render
         from equilibria.run.studies.results import ResultsError
         from equilibria.run.studies.runner import collect, execute
 
         if self.scale == "gpu" and not torch.cuda.is_available():
             raise UserError("--scale gpu needs a CUDA device, and torch finds none here")
         studies = [self._study(name) for name in names]
-        chosen = self._chosen(names)
+        chosen = self._choose(names)
         self._try_out()
         failed: list[str] = []
         for name, study in zip(names, studies, strict=True):
@@ -202,7 +202,7 @@ class _Session:
                     device=self.device,
                 )
                 data = collect(study, path, self.scale)
-                page = rendered(study, data)
+                page = render(study, data)
             except ResultsError as error:
                 raise UserError(str(error)) from None
             drawing = self.out / f"{catalogue.file_of(name)}.svg"
@@ -264,7 +264,7 @@ class _Session:
         except OSError as error:
             raise UserError(f"cannot write to --out {self.out}: {error.strerror}") from None
 
-    def _chosen(self, names: Sequence[str]) -> Callable[[Point], bool]:
+    def _choose(self, names: Sequence[str]) -> Callable[[Point], bool]:
         """Which points are to be run; an error where no study has one of them."""
         from equilibria.run.studies import catalogue
         from equilibria.run.studies.runner import check
@@ -307,7 +307,7 @@ class _Session:
             )
         written = [str(path) for path in paths if path.exists()]
         if written:
-            self.console.done(f"Written to {' and '.join(written)}.", "\n".join(written))
+            self.console.finish(f"Written to {' and '.join(written)}.", "\n".join(written))
         else:
             self._say("Nothing has been measured yet.")
 
@@ -320,11 +320,11 @@ def print_grid(grid: Grid, console: Console) -> None:
     from equilibria.run.studies.views import text
 
     rows = [list(map(text, row)) for row in grid.rows]
-    for table in fitted(console, grid.title, grid.columns, rows, lead=grid.lead):
+    for table in fit_table(console, grid.title, grid.columns, rows, lead=grid.lead):
         console.print(table)
 
 
-def _named(patterns: Sequence[str], known: Sequence[str], folder: str) -> list[str]:
+def _match_names(patterns: Sequence[str], known: Sequence[str], folder: str) -> list[str]:
     """The names that match a pattern, in their own order, then the user's files."""
     files = [pattern for pattern in patterns if pattern.endswith(".py")]
     for file in files:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from equilibria.run.cli.output import listing
+from equilibria.run.cli.errors import explain
+from equilibria.run.cli.output import names_table
 from equilibria.run.studies import catalogue
-from equilibria.run.studies.study import StudyError
 from equilibria.words import listed
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 def studies(console: Console, command: str, names: Sequence[str], scale: Scale) -> None:
     """Print all studies: how long they take, what they show, and of which paper."""
-    grid = listing(console, "study", "minutes", "what it shows", right=("minutes",))
+    grid = names_table(console, "study", "minutes", "what it shows", right=("minutes",))
     every: dict[int, float] = {}
     for name in names:
         try:
             study = catalogue.find(name)
             points = study.points(scale)
-        except (StudyError, ValueError) as error:  # of an application that is gone
-            grid.add_row(name, "–", f"cannot be run: {error}")
+        except Exception as error:  # of one file, which may be in the middle of an edit
+            grid.add_row(name, "–", f"cannot be run: {explain(command, error)}")
             continue
         trainings = {hash(repr(each)): each for p in points for each in p.runs.values()}
         own = sum(point.minutes for point in points)
@@ -65,7 +65,7 @@ def stale(
     from equilibria.run.studies.stale import last_change, verdicts
 
     counted = ("points", "measured", "current", "stale", "unknown")
-    grid = listing(console, "study", *counted, "code changed", "stale points", right=counted)
+    grid = names_table(console, "study", *counted, "code changed", "stale points", right=counted)
     for name in names:
         study, source = catalogue.find(name), catalogue.source_of(name)
         path = out / f"{catalogue.rows_of(name)}.csv"

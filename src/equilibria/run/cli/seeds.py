@@ -61,7 +61,7 @@ def train_each(
     if finished:
         info = folder_of(folder, next(iter(finished))).read_info()
         out.print(table(ended, [Metric.of(each) for each in info.get("metrics", [])]))
-    out.done(f"The runs are in {folder.path}", folder.path)
+    out.finish(f"The runs are in {folder.path}", folder.path)
     return DONE if len(finished) == len(ended) else UNHEALTHY
 
 

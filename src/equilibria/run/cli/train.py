@@ -25,14 +25,14 @@ from equilibria.run import config
 from equilibria.run import recipe as recipes
 from equilibria.run.cli import keys, seeds
 from equilibria.run.cli.output import Output
-from equilibria.run.cli.parser import Parser, UserError, check_seed, named_data
+from equilibria.run.cli.parser import Parser, UserError, check_seed, name_data
 from equilibria.run.cli.status import DONE
 from equilibria.run.loop import train
 from equilibria.run.recipe import Recipe
 from equilibria.run.run import Folder, RunError
 
 
-class Asked(NamedTuple):
+class Request(NamedTuple):
     """What the words of the command line ask for."""
 
     folder: Folder
@@ -85,7 +85,7 @@ def main(argv: Sequence[str]) -> int:
         metavar="SEED",
         help="train a run for each seed, one after the other, and print the mean of their figures",
     )
-    own, overrides = parser.split(argv)
+    own, overrides = parser.separate(argv)
     plain = [word for word in own if word not in ("-h", "--help")]
     if len(plain) < len(own):
         with suppress(UserError):  # no recipe is named
@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
     if arguments.seeds is not None:
         _check_seeds(arguments.seeds, arguments, overrides)
     begun = resume and arguments.seeds is None
-    asked = _asked(arguments.recipe, arguments.out, overrides, begun, arguments.data)
+    asked = _read_request(arguments.recipe, arguments.out, overrides, begun, arguments.data)
     recipe = asked.recipe
     if arguments.extend is not None:
         if arguments.extend < 1:
@@ -122,7 +122,7 @@ def main(argv: Sequence[str]) -> int:
     run(recipe, asked.folder, resume)
     if os.environ.get("RANK", "0") == "0":
         path = asked.folder.path
-        console.done(f"The run is in {path}. Next: equilibria report {path}", path)
+        console.finish(f"The run is in {path}. Next: equilibria report {path}", path)
     return DONE
 
 
@@ -140,9 +140,9 @@ def _check_seeds(given: Sequence[int], arguments: Any, overrides: Sequence[str])
         raise UserError("--seeds trains in one process: start a run for each seed instead")
 
 
-def _asked(
+def _read_request(
     name: str, out: str | None, overrides: list[str], resume: bool, data: str | None
-) -> Asked:
+) -> Request:
     """Return which recipe is to be trained in which folder.
 
     Args:
@@ -168,14 +168,14 @@ def _asked(
     if resume and not (own or out or name in recipes.available() or Path(name).is_file()):
         raise RunError(f"there is no run folder {name} to resume, nor a recipe of that name")
     if resume:
-        recipe, begins = _begun(folder, name if own is None else None, overrides), []
+        recipe, begins = _resume_recipe(folder, name if own is None else None, overrides), []
     else:
         recipe, begins = recipes.load(name, overrides), [name, *overrides]
     if data is not None:
-        named = named_data(data, recipe.task)
+        named = name_data(data, recipe.task)
         begins += named if begins else []
         recipe = recipes.parse(recipes.dump(recipe), named)
-    return Asked(folder, recipe, begins)
+    return Request(folder, recipe, begins)
 
 
 def _folder(name: str, out: str | None) -> Folder:
@@ -193,11 +193,11 @@ def _is_folder(name: str) -> bool:
 def _read(name: str, overrides: list[str]) -> Recipe:
     """Return a recipe, or that of a run folder, under options."""
     if _is_folder(name):
-        return _begun(Folder(Path(name)), None, overrides)
+        return _resume_recipe(Folder(Path(name)), None, overrides)
     return recipes.load(name, overrides)
 
 
-def _begun(folder: Folder, name: str | None, overrides: list[str]) -> Recipe:
+def _resume_recipe(folder: Folder, name: str | None, overrides: list[str]) -> Recipe:
     """Return the recipe of a run under options, which may not change its result.
 
     Args:

@@ -84,7 +84,7 @@ class Exported:
         return path[lengths[0] - 1, torch.arange(len(x))]
 
 
-def lacking() -> list[str]:
+def list_absent() -> list[str]:
     """Return the packages that ONNX needs and that are not installed."""
     return [name for name in ONNX if importlib.util.find_spec(name) is None]
 
@@ -123,7 +123,7 @@ def export(
     """
     if weights == "int8" and format != "onnx":
         raise ExportError("int8 weights are for ONNX: torch.export keeps float32")
-    if format == "onnx" and (absent := lacking()):
+    if format == "onnx" and (absent := list_absent()):
         raise ExportError(f"ONNX needs packages that are not installed: {', '.join(absent)}")
     refuse_task(task)
     plain = exportable(model, evals, method)
@@ -148,7 +148,7 @@ def export(
         facts["state"] = json.dumps([_start(each) for each in stream.one])
     streamed = stream if form == "stream" else None
     if format == "pt2":
-        program = _traced(plain, prepare, streamed, raw)
+        program = _trace(plain, prepare, streamed, raw)
         content = programs.save(program, facts)
         return Exported(content, programs.Program(content), plain, form, None, stream)
     from equilibria.run.export import graph
@@ -161,32 +161,32 @@ def export(
                 f"takes {UNROLLED} in that way: take --format pt2"
             )
         names = ["x", "lengths"][: len(raw)]
-        proto = graph.converted(_traced(plain, prepare, None, raw), names, ["logits"])
+        proto = graph.convert(_trace(plain, prepare, None, raw), names, ["logits"])
     else:
         count = range(len(stream.one))
         inner = "_k" if form == "whole" else ""  # no name of a loop is one outside of it
-        proto = graph.converted(
-            _traced(plain, prepare, stream, raw),
+        proto = graph.convert(
+            _trace(plain, prepare, stream, raw),
             [f"x{inner}", *(f"state_{i}" for i in count)],
             [f"logits{inner}", *(f"next_{i}" for i in count)],
         )
         if form == "whole":
-            proto = graph.looped(proto, stream.one, stream.axes, lengths=len(raw) > 1)
+            proto = graph.loop(proto, stream.one, stream.axes, lengths=len(raw) > 1)
     if weights == "int8":
         graph.quantise(proto)
     content = graph.finish(proto, {**facts, "opset": str(graph.OPSET)})
     return Exported(content, graph.Session(content), plain, form, graph.OPSET, stream)
 
 
-def _traced(
+def _trace(
     model: Model, prepare: nn.Module | None, stream: Stream | None, raw: tuple[Tensor, ...]
 ) -> ExportedProgram:
     """The model's step if there is a stream, else the whole model."""
     if stream is None:
-        return programs.traced(Whole(model, prepare), raw, [0] * len(raw))
+        return programs.trace(Whole(model, prepare), raw, [0] * len(raw))
     first = raw[0][:, 0]
     arguments = (first, *stream.begin(len(first)))
-    return programs.traced(Step(model, prepare), arguments, [0, stream.axes])
+    return programs.trace(Step(model, prepare), arguments, [0, stream.axes])
 
 
 def _start(state: Tensor) -> float | list[float]:

@@ -31,13 +31,11 @@ USUAL = {"Gemm": {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}, "Cast": 
 """Values that attributes have where they are left out."""
 
 
-def converted(
-    program: ExportedProgram, inputs: Sequence[str], outputs: Sequence[str]
-) -> ModelProto:
+def convert(program: ExportedProgram, inputs: Sequence[str], outputs: Sequence[str]) -> ModelProto:
     """Return a program as an ONNX model, without what only its makers read.
 
     Args:
-        program: of `traced`.
+        program: of `trace`.
         inputs: what its inputs are to be called.
         outputs: likewise.
 
@@ -102,7 +100,7 @@ def _strip(proto: ModelProto) -> None:
                 node.attribute.remove(attribute)
 
 
-def looped(
+def loop(
     step: ModelProto,
     state: Sequence[Tensor],
     axes: Sequence[int | None],
@@ -148,11 +146,11 @@ def looped(
 
     node("Shape", ["x"], "count", start=0, end=1)
     zero = constant("no_logits", np.zeros([1, *classes], np.float32))
-    starts = [_expanded(node, constant, zero, [1, *classes], 0)]
+    starts = [_expand(node, constant, zero, [1, *classes], 0)]
     for i, (one, axis) in enumerate(zip(state, axes, strict=True)):
         value = constant(f"start_{i}", one.numpy())
         starts.append(
-            _expanded(node, constant, value, list(one.shape), axis)
+            _expand(node, constant, value, list(one.shape), axis)
             if axis is not None
             else node("Identity", [value], f"begin_{i}")
         )
@@ -161,12 +159,12 @@ def looped(
     if lengths:
         outer.input.append(helper.make_tensor_value_info("lengths", TensorProto.INT64, [batch]))
         starts.insert(0, constant("first", np.int64(0)))
-        results = _held(body, constant, carried, axes)
+        results = _freeze_ended(body, constant, carried, axes)
         carried.insert(0, ("step", helper.make_tensor_value_info("", TensorProto.INT64, [])))
-    body.input.extend(_named(name, value) for name, value in carried)
-    body.input.append(_named(element.name, element))
+    body.input.extend(_rename(name, value) for name, value in carried)
+    body.input.append(_rename(element.name, element))
     body.output.extend(
-        _named(name, value) for name, (_, value) in zip(results, carried, strict=True)
+        _rename(name, value) for name, (_, value) in zip(results, carried, strict=True)
     )
     outer.node.append(
         helper.make_node(
@@ -185,7 +183,9 @@ def looped(
     return helper.make_model(outer, opset_imports=list(step.opset_import))
 
 
-def _held(body: Any, constant: Any, carried: list[Any], axes: Sequence[int | None]) -> list[str]:
+def _freeze_ended(
+    body: Any, constant: Any, carried: list[Any], axes: Sequence[int | None]
+) -> list[str]:
     """Let the state of a sequence that has ended stay as it is; return the names of the results."""
     constant("one", np.int64(1))
     body.node.append(helper.make_node("Add", ["step", "one"], ["step_after"]))
@@ -205,7 +205,7 @@ def _held(body: Any, constant: Any, carried: list[Any], axes: Sequence[int | Non
     return results
 
 
-def _expanded(node: Any, constant: Any, value: str, shape: list[int], axis: int) -> str:
+def _expand(node: Any, constant: Any, value: str, shape: list[int], axis: int) -> str:
     """One sample's tensor for each sample of the batch."""
     parts = [
         constant(f"{value}_{i}", np.array(part)) if part else ""
@@ -221,7 +221,7 @@ def _type(value: onnx.ValueInfoProto) -> tuple[int, list[Any]]:
     return tensor.elem_type, [dim.dim_param or dim.dim_value for dim in tensor.shape.dim]
 
 
-def _named(name: str, value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+def _rename(name: str, value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     """A tensor of a loop's body: its type alone, its shape is that of the loop's inputs."""
     return helper.make_tensor_value_info(name, value.type.tensor_type.elem_type, None)
 

@@ -115,7 +115,7 @@ def layers(model: nn.Module) -> list[DEQ]:
     return [module for module in model.modules() if isinstance(module, DEQ)]
 
 
-def iterated_layers(model: nn.Module) -> list[Iterated]:
+def find_iterated(model: nn.Module) -> list[Iterated]:
     """Return what stands for the equilibrium layers in a model made by `exportable`."""
     return [module for module in model.modules() if isinstance(module, Iterated)]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from equilibria.run.evaluation import sums_of
 from equilibria.run.export.exporting import Exported, refuse_task
-from equilibria.run.export.inference import exportable, iterated_layers, layers, pairs
+from equilibria.run.export.inference import exportable, find_iterated, layers, pairs
 from equilibria.run.export.iterated import Method
 from equilibria.run.models import Model, Prediction
 from equilibria.run.tally import Tally
@@ -92,7 +92,7 @@ def judge(
     split = split or task.eval_split
     ours, theirs = Tally(), Tally()
     difference, from_run, scale, changed, count = 0.0, 0.0, 0.0, 0, 0
-    solves = iterated_layers(exported.model)
+    solves = find_iterated(exported.model)
     found: list[Tensor] = []
     for pair in pairs(task, split, batch_size, samples):
         logits = exported.logits(pair.raw)
@@ -134,7 +134,7 @@ def _farther(before: float, logits: Tensor, others: Tensor) -> float:
 
 
 @torch.no_grad()
-def needed(model: Model, task: Task, method: Method, batch_size: int = 500) -> int:
+def find_evals(model: Model, task: Task, method: Method, batch_size: int = 500) -> int:
     """Return how many evaluations bring a batch to the tolerance of the model's own solver.
 
     They are the fewest after which every sample of the first batch of the evaluation split is
@@ -154,7 +154,7 @@ def needed(model: Model, task: Task, method: Method, batch_size: int = 500) -> i
     limit = max(solver.max_evals for solver in solvers)
     rtol = min(solver.finest for solver in solvers)
     copy = exportable(model, limit, method)
-    solves = iterated_layers(copy)
+    solves = find_iterated(copy)
     for layer in solves:
         layer.residuals = []
     (pair,) = islice(pairs(task, task.eval_split, batch_size), 1)

@@ -30,7 +30,7 @@ ABOUT = "equilibria.json"
 """The file in a .pt2 archive that says what it holds."""
 
 
-def traced(module: nn.Module, arguments: Sequence[Tensor], axes: Sequence[Any]) -> ExportedProgram:
+def trace(module: nn.Module, arguments: Sequence[Tensor], axes: Sequence[Any]) -> ExportedProgram:
     """Return a module as a graph of tensor operations, for any number of samples.
 
     Args:

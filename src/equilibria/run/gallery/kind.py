@@ -39,7 +39,7 @@ class Settling:
 
 
 @torch.no_grad()
-def settling(model: Model, image: Tensor, rtol: float) -> Settling | None:
+def measure_settling(model: Model, image: Tensor, rtol: float) -> Settling | None:
     """Solve for one image, and return where its state settled when.
 
     Args:
@@ -68,11 +68,11 @@ def settling(model: Model, image: Tensor, rtol: float) -> Settling | None:
     value = _highest(found.value)
     assert value is not None  # as in the first solve
     states = [_highest(state) for state in found.states]
-    after = settled_after([z for z in states if z is not None], value, depths, evals, rtol)
+    after = count_to_settle([z for z in states if z is not None], value, depths, evals, rtol)
     return Settling(after=after[0], evals=evals, status=status)
 
 
-def settled_after(
+def count_to_settle(
     states: Sequence[Tensor], value: Tensor, depths: Sequence[int], evals: int, rtol: float
 ) -> Tensor:
     """Return after how many evaluations each place stays near z*, (batch, height, width) int64.

@@ -52,7 +52,7 @@ def page(runs: Sequence[Run]) -> str:
     """
     if not runs:
         raise ValueError("a report needs at least one run")
-    runs = [_held(run) for run in runs]
+    runs = [_name_held(run) for run in runs]
     return _render(
         runs=runs,
         single=len(runs) == 1,
@@ -94,7 +94,7 @@ def _render(**values: Any) -> str:
     return environment.get_template("page.html").render(style=Markup(style), **values)
 
 
-def _held(run: Run) -> Run:
+def _name_held(run: Run) -> Run:
     """The run with the figures of the split that follows each epoch under one name, `held`."""
     older = "valid" if any("valid" in row for row in run["metrics"]) else "test"
     name = pick(run, "about", "eval_split") or older

@@ -90,7 +90,7 @@ def gallery(content: Mapping[str, Any] | None) -> Gallery | None:
         texts=texts,
         cards=[_card(picture, kind) for picture in content["pictures"]],
         classes=[(name, colour) for name, colour in content.get("classes", ())],
-        scale=_named(scale["low"], scale["colours"]) if scale else [],
+        scale=_label_scale(scale["low"], scale["colours"]) if scale else [],
         wide=kind.wide,
         columns=kind.columns,
     )
@@ -115,7 +115,7 @@ def _card(picture: Mapping[str, Any], kind: GalleryKind) -> Card:
     return Card(title, notes, kind.is_wrong(picture), pictures)
 
 
-def _named(low: int, colours: Sequence[str]) -> list[tuple[str, str]]:
+def _label_scale(low: int, colours: Sequence[str]) -> list[tuple[str, str]]:
     """Some numbers of a scale, its ends among them, with their colours."""
     last = len(colours) - 1
     steps = min(_STEPS - 1, last)

@@ -7,7 +7,7 @@ from typing import Any
 
 from equilibria.run.report.panel import Panel, Series
 from equilibria.run.report.reading import number
-from equilibria.run.report.words import Table, decimal, known_columns, mib
+from equilibria.run.report.words import Table, decimal, keep_known, mib
 
 
 def panels(found: Mapping[str, Any]) -> list[Panel]:
@@ -49,7 +49,7 @@ def table(found: Mapping[str, Any]) -> Table:
     Args:
         found: content of gradients.json.
     """
-    return known_columns(
+    return keep_known(
         [
             ("adjoint", lambda row: str(row["name"])),
             ("cosine", lambda row: decimal(number(row, "cosine"), 4)),

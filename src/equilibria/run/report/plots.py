@@ -15,11 +15,11 @@ from equilibria.run.report.reading import (
     Run,
     budget_points,
     early_points,
-    held_name,
+    end_point,
     memory_of,
+    name_held,
     number,
     pick,
-    solved,
 )
 from equilibria.run.report.svg import Drawing, inline
 
@@ -96,7 +96,7 @@ def learning_curve(runs: Sequence[Run], metric: Metric) -> Drawing | None:
     positive = not any(held(row) <= 0 or train(row) <= 0 for row in rows)
     return _epochs(
         runs,
-        {held_name(runs): held, "training": train},
+        {name_held(runs): held, "training": train},
         title=metric.title,
         log_y=metric.scale != 100 and positive,
         **_axis(metric),
@@ -184,11 +184,11 @@ def residual(runs: Sequence[Run]) -> Drawing | None:
 
 def read_early(runs: Sequence[Run], metric: Metric) -> Drawing | None:
     """A figure on the test data, of the answer read out after a few evaluations."""
-    return _bought(
+    return _plot_figure(
         runs,
         metric,
         early_points,
-        [solved(runs[0], metric)],
+        [end_point(runs[0], metric)],
         title="Effect of depth",
         x="evaluations of f before the answer is read out",
     )
@@ -197,7 +197,7 @@ def read_early(runs: Sequence[Run], metric: Metric) -> Drawing | None:
 def under_budgets(runs: Sequence[Run], metric: Metric) -> Drawing | None:
     """A figure of data read in streams, whose solves are stopped after a few evaluations."""
     baseline = pick(runs[0], "evaluation", "baseline")
-    return _bought(
+    return _plot_figure(
         runs,
         metric,
         budget_points,
@@ -208,7 +208,7 @@ def under_budgets(runs: Sequence[Run], metric: Metric) -> Drawing | None:
     )
 
 
-def _bought(
+def _plot_figure(
     runs: Sequence[Run],
     metric: Metric,
     points_of: Callable[[Run, Metric], Mapping[float, float]],
@@ -270,7 +270,7 @@ def memory(runs: Sequence[Run]) -> Drawing | None:
 def status(runs: Sequence[Run]) -> Drawing | None:
     """How the solves of each epoch ended: shares by status, a row for every run and solve."""
     kinds = (
-        ("held", "forward", f"forward, {held_name(runs)}"),
+        ("held", "forward", f"forward, {name_held(runs)}"),
         ("train", "forward", "forward, training"),
         ("train", "adjoint", "backward, training"),
     )

@@ -53,15 +53,15 @@ def memory_of(run: Run) -> list[Row]:
     ]
 
 
-def judged(run: Run) -> Row:
+def final_figures(run: Run) -> Row:
     """The figures that a run is judged by: on the test data or, where these were not evaluated,
     those that followed the last epoch."""
     return run.get("evaluation") or last(run).get("held") or {}
 
 
-def judged_on(run: Run) -> str:
+def final_split(run: Run) -> str:
     """The name of the data that `judged` is about."""
-    return "test" if run.get("evaluation") else held_name([run])
+    return "test" if run.get("evaluation") else name_held([run])
 
 
 def solves(run: Run) -> bool:
@@ -71,9 +71,9 @@ def solves(run: Run) -> bool:
     return bool(run.get("examination")) or any(pick(each, "forward", "status") for each in parts)
 
 
-def converged(run: Run) -> float:
+def share_converged(run: Run) -> float:
     """The share of `judged` solves that converged; NaN where there is none."""
-    return number(judged(run), "forward", "status", "CONVERGED")
+    return number(final_figures(run), "forward", "status", "CONVERGED")
 
 
 def metrics_of(runs: Sequence[Run]) -> list[Metric]:
@@ -98,7 +98,7 @@ def primary_of(run: Run) -> Metric:
     return next(iter(metrics_of([run])), LOSS)
 
 
-def held_name(runs: Sequence[Run]) -> str:
+def name_held(runs: Sequence[Run]) -> str:
     """The name of the data that are evaluated after each epoch."""
     names = dict.fromkeys(str(run.get("eval_split", "test")) for run in runs)
     return " or ".join("validation" if name == "valid" else name for name in names)
@@ -118,10 +118,10 @@ def early_points(run: Run, metric: Metric) -> dict[float, float]:
     return {k: value for k, value in sorted(points.items()) if isfinite(value)}
 
 
-def solved(run: Run, metric: Metric) -> tuple[str, float]:
+def end_point(run: Run, metric: Metric) -> tuple[str, float]:
     """The figure of the finished solves that belongs to `early_points`, and what they were."""
     if pick(run, "evaluation", "at"):
-        share, figure = converged(run), number(run, "evaluation", metric.name)
+        share, figure = share_converged(run), number(run, "evaluation", metric.name)
     elif _examined(run, metric):
         share = number(run, "examination", "forward", "status", "CONVERGED")
         figure = number(run, "examination", "depth", "figure")

@@ -10,7 +10,7 @@ from equilibria.metric import LOSS, Metric
 from equilibria.run.report import gradients, plots, reading
 from equilibria.run.report.reading import Run, number
 from equilibria.run.report.svg import Drawing, inline
-from equilibria.run.report.words import Table, decimal, figure, known_columns, mib
+from equilibria.run.report.words import Table, decimal, figure, keep_known, mib
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     several = any(len(_finite(run)) > 1 for run in runs)
     solving = any(map(reading.solves, runs))
     kept = any("kept_bytes" in point for run in runs for point in reading.memory_of(run))
-    held = reading.held_name(runs)
+    held = reading.name_held(runs)
     return [
         Section(
             "Learning",
@@ -188,7 +188,7 @@ def _epochs(runs: Sequence[Run], metric: Metric) -> Table | None:
     """The figures of each epoch of a single run; columns without any are left out."""
     if len(runs) > 1:
         return None
-    held = reading.held_name(runs)
+    held = reading.name_held(runs)
     name, loss = metric.label, reading.loss_of(runs).label
     columns: list[tuple[str, Callable[[reading.Row], str]]] = [
         ("epoch", lambda row: f"{number(row, 'epoch'):.0f}"),
@@ -203,7 +203,7 @@ def _epochs(runs: Sequence[Run], metric: Metric) -> Table | None:
         ),
         ("spectral radius", lambda row: decimal(number(row, "spectral_radius", "mean"), 3)),
     ]
-    return known_columns(columns, runs[0]["metrics"])
+    return keep_known(columns, runs[0]["metrics"])
 
 
 def _points(
@@ -245,4 +245,4 @@ def _memory(runs: Sequence[Run]) -> Table:
     ]
     if len(runs) > 1:
         columns.insert(0, ("run", lambda row: row[0]))
-    return known_columns(columns, rows)
+    return keep_known(columns, rows)

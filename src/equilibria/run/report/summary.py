@@ -11,15 +11,15 @@ from equilibria.metric import LOSS, Metric
 from equilibria.precision import too_fine
 from equilibria.run.report.reading import (
     Run,
-    converged,
-    judged,
-    judged_on,
+    final_figures,
+    final_split,
     last,
     memory_of,
     metrics_of,
     number,
     pick,
     primary_of,
+    share_converged,
     smallest,
     solves,
 )
@@ -31,7 +31,7 @@ from equilibria.run.report.words import (
     duration,
     figure,
     flat,
-    known_columns,
+    keep_known,
     mib,
 )
 from equilibria.words import percent, plural
@@ -47,21 +47,21 @@ _FEW = 0.99
 
 def remarks(run: Run) -> list[str]:
     """Sentences about a run; none about one that finished, converged and was examined."""
-    parts = (_unfinished, _broken, _unsolved, _stalled, _left_out)
+    parts = (_say_unfinished, _say_broken, _say_unsolved, _say_stalled, _say_left_out)
     return [sentence for part in parts for sentence in part(run)]
 
 
-def _unfinished(run: Run) -> Iterator[str]:
+def _say_unfinished(run: Run) -> Iterator[str]:
     """Training that was stopped, and test data that were not evaluated."""
     done, planned = number(last(run), "epoch"), number(run, "recipe", "epochs")
     if done < planned:
         yield f"Training has not finished: this is the state after epoch {done:.0f} of {planned:g}."
     if not run.get("evaluation"):
-        of = f"the {judged_on(run)} data after the last epoch"
+        of = f"the {final_split(run)} data after the last epoch"
         yield f"There is no final evaluation: the figures are those of {of}."
 
 
-def _broken(run: Run) -> Iterator[str]:
+def _say_broken(run: Run) -> Iterator[str]:
     """Losses that are no numbers."""
     epochs = [
         row.get("epoch")
@@ -75,7 +75,7 @@ def _broken(run: Run) -> Iterator[str]:
         yield f"The loss was NaN or infinite in {which}: training broke down there."
     if _lost(run.get("evaluation")):
         yield "The loss on the test data is NaN or infinite: the network's output means nothing."
-    lost, on = number(judged(run), "forward", "status", "NONFINITE"), judged_on(run)
+    lost, on = number(final_figures(run), "forward", "status", "NONFINITE"), final_split(run)
     if lost > 0:
         which = f"Every {on} solve" if lost == 1 else f"{percent(lost)} of the {on} solves"
         yield f"{which} ended in NaN or infinity."
@@ -85,10 +85,10 @@ def _lost(figures: Mapping[str, Any] | None) -> bool:
     return bool(figures) and "loss" in figures and not math.isfinite(number(figures, "loss"))
 
 
-def _unsolved(run: Run) -> Iterator[str]:
+def _say_unsolved(run: Run) -> Iterator[str]:
     """Solves that did not converge."""
-    found, on = converged(run), judged_on(run)
-    if number(judged(run), "forward", "status", "NONFINITE") == 1:
+    found, on = share_converged(run), final_split(run)
+    if number(final_figures(run), "forward", "status", "NONFINITE") == 1:
         return  # which has been said
     if found == 0:
         yield (
@@ -102,16 +102,16 @@ def _unsolved(run: Run) -> Iterator[str]:
         )
 
 
-def _stalled(run: Run) -> Iterator[str]:
+def _say_stalled(run: Run) -> Iterator[str]:
     """Tolerances that the precision cannot reach; the doctor says it too, where it was asked."""
     rtol = smallest(pick(run, "recipe", "solver", "rtol"))
     precision = str(pick(run, "recipe", "precision"))
-    said = too_fine(precision, rtol, pick(judged(run), "forward", "status"))
+    said = too_fine(precision, rtol, pick(final_figures(run), "forward", "status"))
     if said is not None and not run.get("examination"):
         yield " ".join(said)
 
 
-def _left_out(run: Run) -> Iterator[str]:
+def _say_left_out(run: Run) -> Iterator[str]:
     """An examination that was not made, and test images that were not looked at."""
     if reason := run.get("unexamined"):
         yield f"The run was not examined: {reason}."
@@ -133,14 +133,14 @@ class Tile:
 
 def tiles(run: Run) -> list[Tile]:
     """Key figures of one run; what was not measured is left out."""
-    primary, on = primary_of(run), judged_on(run)
+    primary, on = primary_of(run), final_split(run)
     unit = str(pick(run, "about", "unit"))
     units = sum(number(row, unit) for row in run["metrics"])
     parameters = number(run, "about", "parameters")
     found = [
         Tile(f"{on.title()} {primary.label}", figure(primary, _figure(run, primary)), _beside(run)),
-        *_solving(run),
-        *_memory_of_a_step(run),
+        *_solve_tiles(run),
+        *_memory_tiles(run),
         Tile("Training speed", count(units / max(_seconds(run), 1e-9)), f"{unit} per second"),
         Tile(
             "Training time",
@@ -156,9 +156,9 @@ def tiles(run: Run) -> list[Tile]:
     return [tile for tile in found if tile.value != UNKNOWN]
 
 
-def _solving(run: Run) -> list[Tile]:
+def _solve_tiles(run: Run) -> list[Tile]:
     """How the solves ended and what they cost, as far as there are any."""
-    on, found, forward = judged_on(run), converged(run), judged(run).get("forward")
+    on, found, forward = final_split(run), share_converged(run), final_figures(run).get("forward")
     others = [
         f"{percent(part)} {name}"
         for name, part in (pick(forward, "status") or {}).items()
@@ -202,7 +202,7 @@ def _solving(run: Run) -> list[Tile]:
     ]
 
 
-def _memory_of_a_step(run: Run) -> list[Tile]:
+def _memory_tiles(run: Run) -> list[Tile]:
     size, unrolled = _memory(run)
     if not size > 0:
         return []
@@ -219,10 +219,10 @@ def _memory_of_a_step(run: Run) -> list[Tile]:
 
 def comparison(runs: Sequence[Run]) -> Table:
     """Key figures of several runs, a row each."""
-    on = {judged_on(run) for run in runs}
+    on = {final_split(run) for run in runs}
     columns: list[tuple[str, Callable[[Run], str]]] = [
         ("data", _source),
-        *([("judged on", judged_on)] if len(on) > 1 else []),
+        *([("judged on", final_split)] if len(on) > 1 else []),
         *(
             (
                 f"{on.copy().pop()} {each.label}" if len(on) == 1 else each.label,
@@ -230,8 +230,11 @@ def comparison(runs: Sequence[Run]) -> Table:
             )
             for each in metrics_of(runs)
         ),
-        ("converged", lambda run: percent(converged(run))),
-        ("evaluations", lambda run: decimal(number(judged(run), "forward", "evals", "mean"))),
+        ("converged", lambda run: percent(share_converged(run))),
+        (
+            "evaluations",
+            lambda run: decimal(number(final_figures(run), "forward", "evals", "mean")),
+        ),
         (
             "backward products",
             lambda run: decimal(number(last(run), "train", "adjoint", "evals", "mean")),
@@ -245,7 +248,7 @@ def comparison(runs: Sequence[Run]) -> Table:
         ("epochs", lambda run: str(len(run["metrics"]))),
         ("time", lambda run: duration(_seconds(run))),
     ]
-    return known_columns([("run", lambda run: run["name"]), *columns], runs)
+    return keep_known([("run", lambda run: run["name"]), *columns], runs)
 
 
 @dataclass(frozen=True)
@@ -294,7 +297,7 @@ def _source(run: Run) -> str:
 
 
 def _figure(run: Run, metric: Metric) -> float:
-    return number(judged(run), metric.name)
+    return number(final_figures(run), metric.name)
 
 
 def _beside(run: Run) -> str:
@@ -331,7 +334,7 @@ def _memory(run: Run) -> tuple[float, str]:
         return float(explicit[0]), ""
     if not unrolled or max(unrolled) not in mine:
         return math.nan, ""
-    needed = number(judged(run), "forward", "evals", "p99")
+    needed = number(final_figures(run), "forward", "evals", "p99")
     near = min((d for d in unrolled if not d < needed), default=max(unrolled))
     depths = dict.fromkeys((near, max(unrolled)))
     words = ", ".join(f"{depth} times {mib(unrolled[depth])}" for depth in depths)

@@ -236,7 +236,7 @@ def picture(panels: Sequence[Panel | SurfacePlot]) -> str:
             axes.set_title(panel.title if solid else f"{panel.title}\n{panel.y}".strip(), wrap=True)
             if draw_surfaces(axes, panel, _FIXED) if solid else draw_panel(axes, panel, _FIXED):
                 _legend(axes, panel)
-        return _saved(figure)
+        return _save(figure)
 
 
 def _legend(axes: Any, panel: Panel | SurfacePlot) -> None:
@@ -279,7 +279,7 @@ def inline(panel: Panel, *, wide: bool = False) -> Drawing | None:
         axes.set_title(panel.y)
         if not draw_panel(axes, panel, _STAND_IN):
             return None
-        svg = _element(_saved(figure), panel.title)
+        svg = _element(_save(figure), panel.title)
     drawn = axes.get_legend_handles_labels()[1]
     legend: dict[str, tuple[str, str, str]] = {}
     for place, each in enumerate(panel.series):
@@ -288,7 +288,7 @@ def inline(panel: Panel, *, wide: bool = False) -> Drawing | None:
     return Drawing(panel.title, svg, list(legend.values()), wide)
 
 
-def _saved(figure: Figure) -> str:
+def _save(figure: Figure) -> str:
     """The document, its coordinates rounded: matplotlib's six decimals are half of the file."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})

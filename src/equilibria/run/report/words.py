@@ -22,9 +22,7 @@ class Table:
     rows: Sequence[Sequence[str]]
 
 
-def known_columns(
-    columns: Sequence[tuple[str, Callable[[Row], str]]], rows: Sequence[Row]
-) -> Table:
+def keep_known(columns: Sequence[tuple[str, Callable[[Row], str]]], rows: Sequence[Row]) -> Table:
     """The table of these columns, each a head and what it has of a row.
 
     Columns in which nothing is known are left out.

@@ -68,7 +68,7 @@ def find(name: str) -> Study:
     """
     folder = papers()  # which a user's file may import too
     if name.endswith(".py"):
-        module = _imported(Path(name).resolve(), os.stat(name).st_mtime_ns)
+        module = _import_file(Path(name).resolve(), os.stat(name).st_mtime_ns)
     elif folder is None:
         raise StudyError(NO_PAPERS)
     else:
@@ -90,7 +90,7 @@ def find(name: str) -> Study:
 
 
 @functools.lru_cache(maxsize=32)
-def _imported(path: Path, changed: int) -> Any:
+def _import_file(path: Path, changed: int) -> Any:
     """The module of a user's file, executed once for each modification time."""
     return plugins.import_files(path, FILES)
 

@@ -31,7 +31,7 @@ class Page:
     panels: Sequence[Panel | SurfacePlot]
 
 
-def rendered(study: Study, data: Data) -> Page:
+def render(study: Study, data: Data) -> Page:
     """Render all views of a study."""
     shown = [view.render(data) for view in study.views]
     return Page(
@@ -76,11 +76,11 @@ def markdown(
     what = f"{study.paper}, {study.item}. " if study.paper else ""
     origins = _origins(name, done, count_earlier(data))
     parts = [head + origins, f"{what}{study.description} {study.note}".strip()]
-    page = rendered(study, data)
+    page = render(study, data)
     if link and (folder / f"{file}.svg").exists():
         parts.append(f"![{study.title}]({link}/{file}.svg)")
     for table in page.grids:
-        parts += [f"{'#' * (level + 1)} {table.title}", folded(table), table.note]
+        parts += [f"{'#' * (level + 1)} {table.title}", fold(table), table.note]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -96,23 +96,21 @@ def tables_only(name: str, folder: Path, titles: Sequence[str]) -> str:
     data = collect(study, folder / f"{catalogue.rows_of(name)}.csv")
     if not data.points["done"].any():
         return f"`equilibria reproduce {name}`: not run.\n"
-    grids = {each.title: each for each in rendered(study, data).grids}
+    grids = {each.title: each for each in render(study, data).grids}
     parts = [
-        part
-        for title in titles
-        for part in (f"**{title}**", folded(grids[title]), grids[title].note)
+        part for title in titles for part in (f"**{title}**", fold(grids[title]), grids[title].note)
     ]
     return "\n\n".join(part for part in (*parts, count_earlier(data)) if part) + "\n"
 
 
-def listing() -> str:
+def list_studies() -> str:
     """Return a table of all studies in Markdown."""
     studies = [(name, catalogue.find(name)) for name in catalogue.names()]
     rows = [[f"`{name}`", each.paper, each.item, each.description] for name, each in studies]
-    return folded(Grid(title="", columns=["study", "paper", "item", "what it shows"], rows=rows))
+    return fold(Grid(title="", columns=["study", "paper", "item", "what it shows"], rows=rows))
 
 
-def folded(table: Grid) -> str:
+def fold(table: Grid) -> str:
     """Return a table in Markdown; a long one is folded."""
     cells = [[str(each).replace("|", "\\|") for each in row] for row in _rows(table)]
     whole = "\n".join("| " + " | ".join(row) + " |" for row in cells)

@@ -252,13 +252,15 @@ def _points(path: Path, names: Sequence[str]) -> dict[tuple[str, ...], list[dict
 
 
 def _write(path: Path, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    known = dict.fromkeys(name for row in rows for name, value in row.items() if written(value))
+    known = dict.fromkeys(
+        name for row in rows for name, value in row.items() if format_value(value)
+    )
     figures = [name for name in known if name not in names and name not in ORIGIN]
     columns = [*names, *figures, *ORIGIN]
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([written(row.get(name)) for name in columns] for row in rows)
+    writer.writerows([format_value(row.get(name)) for name in columns] for row in rows)
     files.write_text(path, buffer.getvalue())
 
 
@@ -347,11 +349,11 @@ def _level(value: Any) -> str:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        return written(value)
-    return "" if math.isnan(number) else written(number)
+        return format_value(value)
+    return "" if math.isnan(number) else format_value(number)
 
 
-def written(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a figure as a file has it: a line of text, "" for None, NaN and infinity by name.
 
     Nine digits of a float tell apart those of 32 bits.

@@ -79,10 +79,10 @@ def collect(study: Study, path: Path, scale: Scale = "cpu") -> Data:
         path: its CSV file, which may be missing.
         scale: size of the recipes.
     """
-    return _collected(check(study, scale), path)
+    return _collect(check(study, scale), path)
 
 
-def _collected(points: Sequence[Point], path: Path) -> Data:
+def _collect(points: Sequence[Point], path: Path) -> Data:
     factors = [point.factors for point in points]
     names = list(dict.fromkeys(name for each in factors for name in each))
     return Data.of(results.read(path, names), factors)
@@ -184,8 +184,8 @@ def execute(
                     markup=False, highlight=False, soft_wrap=True,
                 )  # fmt: skip
                 origin, start = Origin.now(store.command, study.peers), time.perf_counter()
-                runs = _trained(point, store, deadline)
-                rows = _measured(point, runs, store, device)
+                runs = _train(point, store, deadline)
+                rows = _measure(point, runs, store, device)
                 results.replace_point(
                     path,
                     order,
@@ -219,10 +219,10 @@ def execute(
 
 def _identities(points: Sequence[Point], path: Path) -> list[Any]:
     """The identity of each point's rows, NaN of one that has none."""
-    return _collected(points, path).points["_identity"].tolist()
+    return _collect(points, path).points["_identity"].tolist()
 
 
-def _trained(point: Point, store: Store, deadline: float | None) -> dict[str, Trained]:
+def _train(point: Point, store: Store, deadline: float | None) -> dict[str, Trained]:
     """Run the trainings of a point that are not finished, up to the deadline."""
 
     def late() -> bool:
@@ -231,7 +231,7 @@ def _trained(point: Point, store: Store, deadline: float | None) -> dict[str, Tr
     return {name: store.run(training, late) for name, training in point.runs.items()}
 
 
-def _measured(
+def _measure(
     point: Point, runs: Mapping[str, Trained], store: Store, device: str
 ) -> list[dict[str, Any]]:
     """Take the measures of a point; the first row is of the point as a whole."""

@@ -31,7 +31,7 @@ def below(source: Path) -> list[Path]:
         if path in found or name.startswith(PROSE):
             continue
         found[path] = None
-        waiting += _imported(path)
+        waiting += _list_imports(path)
     return sorted(found)
 
 
@@ -42,7 +42,7 @@ def _roots() -> dict[str, Path]:
 
 
 @functools.cache
-def _imported(path: Path) -> list[Path]:
+def _list_imports(path: Path) -> list[Path]:
     """Files of the package, and of the papers, that a file imports."""
     found: list[Path] = []
     roots = _roots()

@@ -14,8 +14,8 @@ from equilibria.run.gallery.kind import (
     Stored,
     as_it_was,
     hex_of,
+    measure_settling,
     rtol_of,
-    settling,
 )
 from equilibria.run.models import Model
 from equilibria.run.pictures import image_png, numbers_png, size_to_look_at
@@ -79,7 +79,7 @@ def _hang_classes(
         }
         size = size_to_look_at(*image.shape[1:])
         png = image_png(as_it_was(image, task.statistics), size)
-        hanging.add(about, settling(model, image[None], rtol_of(model)), size, image=png)
+        hanging.add(about, measure_settling(model, image[None], rtol_of(model)), size, image=png)
     return hanging, {"count": len(samples), "seen": seen, "wrong": mistakes}
 
 
@@ -160,7 +160,7 @@ def _hang_masks(
         size = size_to_look_at(*mask.shape)
         hanging.add(
             {"name": images.names[place], "right": right},
-            settling(model, inputs, rtol_of(model)),
+            measure_settling(model, inputs, rtol_of(model)),
             size,
             image=image_png(as_it_was(inputs[0], task.statistics), size),
             truth=numbers_png(mask, task.colours, size),

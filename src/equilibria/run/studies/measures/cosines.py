@@ -51,7 +51,7 @@ class Cosines:
                 found = torch.autograd.grad(loss, parameters, allow_unused=True)
             if start is None:
                 solution = prediction.solution
-                start = _detached(solution.value)
+                start = _detach(solution.value)
                 backward = solution.adjoint
                 assert backward is not None
                 residuals.append(float(solution.stats.residual.mean()))
@@ -71,5 +71,5 @@ class Cosines:
         return figures
 
 
-def _detached(value: Any) -> Any:
+def _detach(value: Any) -> Any:
     return pytree.tree_map(lambda x: x.detach(), value)

@@ -12,7 +12,7 @@ import torch
 
 from equilibria.nn import using
 from equilibria.nn.using import in_eval_mode
-from equilibria.run.bench.count import interleaved
+from equilibria.run.bench.count import interleave
 from equilibria.run.trainer import Trainer
 from equilibria.run.trees import to_device
 from equilibria.solve import Solver, SolveWarning
@@ -32,7 +32,7 @@ def milliseconds(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
         for call in calls.values():
             for _ in range(WARM_UP):
                 call()
-        found = interleaved(calls, device, rounds=ROUNDS)
+        found = interleave(calls, device, rounds=ROUNDS)
     return {name: 1e3 * seconds for name, seconds in found.items()}
 
 

@@ -61,7 +61,7 @@ Column = Callable[[Frame], Cell]
 """Rows of a group, at least one of them measured -> a cell."""
 
 
-def _known(rows: Frame, column: str) -> list[Any]:
+def _list_known(rows: Frame, column: str) -> list[Any]:
     return [] if column not in rows else rows[column].dropna().tolist()
 
 
@@ -69,7 +69,7 @@ def first(column: str, scale: float = 1) -> Column:
     """The figure of the first row that has it."""
 
     def cell(rows: Frame) -> Cell:
-        known = _known(rows, column)
+        known = _list_known(rows, column)
         if not known:
             return None
         return known[0] if isinstance(known[0], str) or scale == 1 else scale * known[0]
@@ -86,7 +86,7 @@ def _statistic(
     of: Callable[[list[float]], float], column: str, scale: float, where: Mapping[str, Any]
 ) -> Column:
     def cell(rows: Frame) -> Cell:
-        known = _known(select(rows, where), column)
+        known = _list_known(select(rows, where), column)
         return scale * of(known) if known else None
 
     return cell
@@ -116,8 +116,8 @@ def spread(column: str, scale: float = 1, spec: str = ".1f") -> Column:
     """Mean ± standard deviation in words, the mean alone of one row; or that all diverged."""
 
     def cell(rows: Frame) -> Cell:
-        words = mean_and_deviation([scale * each for each in _known(rows, column)], spec)
-        return words or (DIVERGED if _known(rows, "diverged") else None)
+        words = mean_and_deviation([scale * each for each in _list_known(rows, column)], spec)
+        return words or (DIVERGED if _list_known(rows, "diverged") else None)
 
     return cell
 
@@ -132,7 +132,7 @@ def mean_and_deviation(values: Sequence[float], spec: str = ".1f") -> str | None
 
 def count(column: str) -> Column:
     """How many of the group's rows have the figure: `2 of 3`."""
-    return lambda rows: f"{len(_known(rows, column))} of {len(rows)}"
+    return lambda rows: f"{len(_list_known(rows, column))} of {len(rows)}"
 
 
 def of(column: str, scale: float = 1, spec: str | None = None, **where: Any) -> Column:
@@ -151,7 +151,7 @@ def of(column: str, scale: float = 1, spec: str | None = None, **where: Any) -> 
             return found if spec is None else spec.format(found)
         if not rows["done"].all():
             return NOT_RUN
-        return DIVERGED if _known(rows, "diverged") else None
+        return DIVERGED if _list_known(rows, "diverged") else None
 
     return cell
 
@@ -189,7 +189,7 @@ def time_ratio(one: Mapping[str, Any], other: Mapping[str, Any], spec: str | Non
 
     def cell(rows: Frame) -> Cell:
         pair = [select(rows, each) for each in (one, other)]
-        if any(_known(each, "diverged") for each in pair):
+        if any(_list_known(each, "diverged") for each in pair):
             return DIVERGED
         conditions = {of("conditions")(each) for each in pair}
         return seconds(rows) if len(conditions) == 1 or NOT_RUN in conditions else None
@@ -246,9 +246,7 @@ class Table:
 
     def render(self, data: Data, /) -> Grid:
         """Return the table, missing cells filled up at the right."""
-        rows = [
-            _padded([_cell(each) for each in row], len(self.columns)) for row in self.rows(data)
-        ]
+        rows = [_pad([_cell(each) for each in row], len(self.columns)) for row in self.rows(data)]
         return Grid(title=self.title, columns=self.columns, rows=rows, note=self.note)
 
 
@@ -309,25 +307,25 @@ class Pivot:
         frame = frame.assign(**{name: None for name in names if name not in frame})
         groups: Any = frame.groupby(names, sort=False, dropna=False) if len(frame) else ()
         for key, group in sorted(groups, key=_outermost_first(frame, names[:-1])):
-            head = [self._said(n, level, group) for n, level in zip(names, key, strict=True)]
+            head = [self._word(n, level, group) for n, level in zip(names, key, strict=True)]
             cells: list[Any] = []
             for level in levels:
                 part = group if level is None else select(group, {str(self.across): level})
                 cells += self._cells(part)
             rows.append([*head, *cells])
         headings = [
-            heading.format(level=self._said(self.across or "", level))
+            heading.format(level=self._word(self.across or "", level))
             for level in levels
             for heading in self.values
         ]
         columns = [*self.index.values(), *headings]
         shown = [[_cell(each) for each in row] for row in rows]
         shown = [row if any(each is not None for each in row) else [NOT_RUN] for row in shown]
-        padded = [_padded(row, len(columns)) for row in shown]
+        padded = [_pad(row, len(columns)) for row in shown]
         lead = len(self.index)
         return Grid(title=self.title, columns=columns, rows=padded, note=self.note, lead=lead)
 
-    def _said(self, name: str, level: Any, group: Frame = None) -> Any:
+    def _word(self, name: str, level: Any, group: Frame = None) -> Any:
         words = self.words.get(name, {})
         return words(group) if callable(words) else words.get(level, level)
 
@@ -347,7 +345,7 @@ def _outermost_first(frame: Frame, names: Sequence[str]) -> Callable[[tuple[Any,
     return lambda group: [rank.get(level, 0) for rank, level in zip(ranks, group[0], strict=False)]
 
 
-def _padded(row: list[Any], width: int) -> list[Any]:
+def _pad(row: list[Any], width: int) -> list[Any]:
     return [*row, *[None] * (width - len(row))]
 
 

@@ -264,7 +264,7 @@ def _two(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Outp
     files.write_json(beside["row"], {**network.about, **row})
     _say(console, describe_row(row, pair.name))
     colours, convergence, figures = (path.name for path in beside.values())
-    console.done(f"Written to {out}, and beside it {colours}, {convergence} and {figures}", out)
+    console.finish(f"Written to {out}, and beside it {colours}, {convergence} and {figures}", out)
     return DONE
 
 
@@ -374,5 +374,5 @@ def _summary(
         )
     benchmark = BENCHMARKS.get(arguments.submit)
     last = f" {benchmark.next}" if benchmark else ""
-    console.done(f"{totals.read:,} of {count:,} pairs: {rows.table}.{last}", rows.table)
+    console.finish(f"{totals.read:,} of {count:,} pairs: {rows.table}.{last}", rows.table)
     return DONE if totals.read else ERROR

@@ -146,7 +146,7 @@ def main(argv: Sequence[str]) -> int:
             curved = per_pixel(decoder.hessian(points, **options("Laplacian")), field, 2)
             scale = draw(maps["laplacian"], curved)
             written += f", {maps['laplacian']} (white: {scale:.3g} levels per pixel squared)"
-    console.done(f"Written to {written}", out)
+    console.finish(f"Written to {written}", out)
     return DONE
 
 

@@ -24,7 +24,7 @@ from equilibria.run import processes as devices
 from equilibria.run import recipe as recipes
 from equilibria.run import run as runs
 from equilibria.run.cli.output import Output
-from equilibria.run.cli.parser import Parser, Stopped, UserError, named_data
+from equilibria.run.cli.parser import Parser, Stopped, UserError, name_data
 from equilibria.run.cli.status import DONE
 from equilibria.run.loop import Interrupted, train
 from equilibria.run.memory import free_bytes
@@ -52,7 +52,7 @@ ROOM = 0.5
 def main(argv: Sequence[str]) -> int:
     """Run `equilibria encode` with the words `argv` and return the exit status."""
     parser = _parser()
-    own, overrides = parser.split(argv)
+    own, overrides = parser.separate(argv)
     arguments = parser.parse_args(own)
     out: Path = arguments.out or Path(f"{arguments.file.stem}.inr")
     if out.suffix.lower() != ".inr":
@@ -105,7 +105,7 @@ def main(argv: Sequence[str]) -> int:
         # Shapes are measured at the noise used in training.
         encoded = encode(out, model, signal, noise=chosen.noise)
     shutil.rmtree(run)
-    console.done(
+    console.finish(
         f"Written to {out}, {out.stat().st_size:,} bytes, {quality(encoded.about['quality'])}. "
         f"Decode it: equilibria decode {out}",
         out,
@@ -147,7 +147,7 @@ def _recipe(name: str, path: Path, overrides: Sequence[str]) -> Recipe:
         raise UserError(
             "--task.fit gradient leaves a constant open, and a file holds values: leave it out"
         )
-    return recipes.parse(recipes.dump(recipe), named_data(str(path), task))
+    return recipes.parse(recipes.dump(recipe), name_data(str(path), task))
 
 
 def _check_memory(recipe: Recipe, count: int, free: float) -> None:

@@ -220,5 +220,5 @@ def _summary(rows: Journal, wanted: set[str], console: Output) -> int:
             markup=False,
             highlight=False,
         )
-    console.done(f"{read:,} of {len(wanted):,} images predicted: {rows.table}", rows.table)
+    console.finish(f"{read:,} of {len(wanted):,} images predicted: {rows.table}", rows.table)
     return DONE if read else ERROR

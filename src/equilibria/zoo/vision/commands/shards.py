@@ -17,7 +17,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from equilibria.run.cli.output import Output, listing
+from equilibria.run.cli.output import Output, names_table
 from equilibria.run.cli.parser import Parser, UserError
 from equilibria.run.data.storage import DataError, read_errors
 from equilibria.zoo.vision.data.shards.dataset import SPLITS, Surveyed, is_index, survey
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> None:
     surveyed = survey(folder, splits, labels)
     console = Output(quiet=arguments.quiet)
     _show(console, surveyed)
-    console.done(
+    console.finish(
         f"The indexes are in {folder}. Next: equilibria train mdeq-images --data {folder}", folder
     )
 
@@ -151,7 +151,7 @@ def _labels(path: Path) -> list[str]:
 
 def _show(console: Output, surveyed: dict[str, Surveyed]) -> None:
     """Print how much there is of each split."""
-    table = listing(
+    table = names_table(
         console, "split", "shards", "samples", "classes", "fewest in a class", "most", "pixels"
     )
     for split, (shards, about, counts) in surveyed.items():
