@@ -168,7 +168,7 @@ def test_a_full_disk_leaves_nothing(runs, tmp_path, capsys, monkeypatch):
 
 def test_what_onnx_lacks_is_named_before_anything_is_read(tmp_path, capsys, monkeypatch, runs):
     monkeypatch.setattr(command, "list_absent", lambda: ["onnxruntime"])
-    monkeypatch.setattr("equilibria.run.cli.extras.missing", lambda extra: ["onnxruntime"])
+    monkeypatch.setattr("equilibria.run.cli.extras.find_missing", lambda extra: ["onnxruntime"])
     message = fails(capsys, runs / "dense")
     assert "equilibria export needs packages that are not installed (onnxruntime)" in message
     assert "[export]" in message and "--format pt2 needs none of them" in message

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from equilibria.run.cli import session
 from equilibria.run.cli.main import main
 from equilibria.run.studies import catalogue
+from equilibria.run.studies.study import Study
 
 pytestmark = pytest.mark.usefixtures("few_digits")
 
@@ -68,17 +70,32 @@ def test_names_are_never_cut(monkeypatch, capsys):
     assert all(name in shown for name in catalogue.names())
 
 
+def test_a_study_whose_file_is_broken_is_listed_with_its_error(monkeypatch, capsys):
+    names, studies = ["deq/growth", "deq/broken", "deq/tolerance"], []
+
+    def find(name):
+        if name == "deq/broken":
+            raise NameError("name 'unknown' is not defined")
+        studies.append(name)
+        return Study(title="t", description="the others", points=lambda scale: [], views=[])
+
+    monkeypatch.setattr(catalogue, "names", lambda: names)
+    monkeypatch.setattr(catalogue, "find", find)
+    assert main(["reproduce"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert studies == ["deq/growth", "deq/tolerance"] and shown.count("the others") == 2
+    assert "cannot be run: " in shown and "NameError: name 'unknown' is not defined" in shown
+
+
 def test_stale_rows_are_listed(capsys):
     assert main(["reproduce", "deq/growth", "--stale"]) == 0
     assert "deq/growth" in capsys.readouterr().out
 
 
 def test_stale_rows_are_those_of_the_scale(monkeypatch, capsys, tmp_path):
-    from equilibria.run.studies import runner
-
     seen = []
-    collect = runner.collect
-    monkeypatch.setattr(runner, "collect", lambda *args: seen.append(args[1:]) or collect(*args))
+    collect = session.collect
+    monkeypatch.setattr(session, "collect", lambda *args: seen.append(args[1:]) or collect(*args))
     monkeypatch.chdir(tmp_path)
     assert main(["reproduce", "deq/growth", "--stale", "--scale", "gpu"]) == 0
     assert seen == [(Path("results/gpu/deq-growth.csv"), "gpu")]

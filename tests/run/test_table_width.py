@@ -6,7 +6,8 @@ import pytest
 from rich.console import Console
 
 from equilibria.run.cli.output import fit_table
-from equilibria.run.cli.reproduce import WIDTH, print_grid
+from equilibria.run.cli.reproduce import WIDTH
+from equilibria.run.cli.session import print_grid
 from equilibria.run.studies import catalogue
 from equilibria.run.studies.pages import render
 from equilibria.run.studies.runner import collect

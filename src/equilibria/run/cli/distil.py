@@ -26,8 +26,8 @@ from torch import Tensor
 
 from equilibria.learned import Distillation, Learned, Outcome, distil
 from equilibria.run import neural, run
-from equilibria.run.cli.output import Output
-from equilibria.run.cli.parser import Parser, UserError, check_seed
+from equilibria.run.cli.output import Output, say
+from equilibria.run.cli.parser import Parser, UserError, check_least, check_seed
 from equilibria.run.cli.status import DONE
 from equilibria.run.models import EquilibriumModel
 from equilibria.run.processes import device
@@ -135,7 +135,7 @@ def main(argv: Sequence[str]) -> int:
     console.print(f"It took {seconds:.0f} s{share}.", highlight=False)
     if not outcome.worth:
         kept = ", and the previous learned solver is kept" if neural.exists(folder) else ""
-        console.print(f"{outcome} Nothing was written{kept}.", soft_wrap=True, highlight=False)
+        say(console, f"{outcome} Nothing was written{kept}.")
         return DONE
     teacher = None if how.teacher is None else _describe_solver(how.teacher)
     about = {
@@ -157,10 +157,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _how(arguments: Any) -> Distillation:
-    for name in ("batches", "batch_size", "budget"):
-        value, least = getattr(arguments, name), 2 if name == "batches" else 1
-        if value is not None and value < least:
-            raise UserError(f"--{name.replace('_', '-')} must be {least} or more; got {value}")
+    check_least(arguments, batches=2, batch_size=1, budget=1)
     if arguments.tune:
         for name in ("mixer", "budget", "overwrite"):
             if getattr(arguments, name):

@@ -24,8 +24,8 @@ from equilibria.run import examination as visit
 from equilibria.run import run
 from equilibria.run.cli.option_words import as_options
 from equilibria.run.cli.options import add_solver, solve_by
-from equilibria.run.cli.output import Output, figures_table
-from equilibria.run.cli.parser import Parser, UserError, check_seed
+from equilibria.run.cli.output import Output, figures_table, say
+from equilibria.run.cli.parser import Parser, check_least, check_seed
 from equilibria.run.cli.status import DONE, UNHEALTHY
 from equilibria.run.processes import device
 from equilibria.run.weights import checksum
@@ -56,10 +56,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_data_dir()
     parser.add_device(usual="cpu")
     arguments = parser.parse_args(list(argv))
-    for option in ("samples", "starts"):
-        value = getattr(arguments, option)
-        if value is not None and value < 1:
-            raise UserError(f"--{option} must be 1 or more; got {value}")
+    check_least(arguments, samples=1, starts=1)
     check_seed(arguments.seed)
     where = device(arguments.device)
     run.Folder(Path(arguments.run)).check_writable()
@@ -78,11 +75,7 @@ def main(argv: Sequence[str]) -> int:
     methods = {"solver": layer.eval_solver or layer.solver, "adjoint": layer.adjoint}
     show(examination, console, {name: recipe_of(each) for name, each in methods.items()})
     if (precision := loaded.recipe.precision) != "float32":
-        console.print(
-            f"The run trained in {precision} and was examined in float32.",
-            style="yellow",
-            soft_wrap=True,
-        )
+        say(console, f"The run trained in {precision} and was examined in float32.", "yellow")
     path = loaded.folder / FILE
     console.finish(f"Written to {path}. Next: equilibria report {loaded.folder}", path)
     return UNHEALTHY if examination.severity == "unhealthy" else DONE

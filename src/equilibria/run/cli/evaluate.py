@@ -28,7 +28,7 @@ from equilibria import files
 from equilibria.metric import LOSS
 from equilibria.run import evaluation, run
 from equilibria.run.cli.options import ConfigOptions, ViewOptions, add_solver, options_of, solve_by
-from equilibria.run.cli.output import Output, figures_table, fit_table
+from equilibria.run.cli.output import Output, figures_table, fit_table, say
 from equilibria.run.cli.parser import Parser, UserError
 from equilibria.run.cli.status import DONE, UNHEALTHY
 from equilibria.run.folder import place_of
@@ -132,7 +132,7 @@ def main(argv: Sequence[str]) -> int:
     show(result, loaded, console, views)  # first: a full disk takes nothing from what was measured
     files.write_json(path, {**result, **changes})
     if wrong:
-        console.print(wrong, style="bold red", soft_wrap=True, markup=False)
+        say(console, wrong, "bold red")
     console.finish(f"Written to {path}", path)
     return status
 

@@ -23,7 +23,7 @@ from equilibria import files
 from equilibria.run import run
 from equilibria.run.cli import extras
 from equilibria.run.cli.output import Output, figures_table
-from equilibria.run.cli.parser import Parser, UserError
+from equilibria.run.cli.parser import Parser, UserError, check_least
 from equilibria.run.export import Exported, ExportError, Judgement, export, find_evals, judge
 from equilibria.run.export.exporting import Form, Format, Weights, list_absent
 from equilibria.run.export.inference import layers
@@ -43,10 +43,7 @@ def main(argv: Sequence[str]) -> None:
     if not folder.path.is_dir():
         raise run.RunError(f"there is no run folder {folder.path}")
     recipe = folder.read_recipe()
-    for option in ("evals", "samples"):
-        value = getattr(arguments, option)
-        if value is not None and value < 1:
-            raise UserError(f"--{option} must be 1 or more; got {value}")
+    check_least(arguments, evals=1, samples=1)
     for option in ("evals", "method"):
         if getattr(arguments, option) is not None and not recipe.model.implicit:
             raise UserError(

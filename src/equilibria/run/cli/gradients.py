@@ -20,8 +20,8 @@ from equilibria import files
 from equilibria.run import examination as visit
 from equilibria.run import run
 from equilibria.run.cli.option_words import list_options
-from equilibria.run.cli.output import Output
-from equilibria.run.cli.parser import Parser, UserError
+from equilibria.run.cli.output import Output, say
+from equilibria.run.cli.parser import Parser, UserError, check_least
 from equilibria.run.cli.status import DONE
 from equilibria.run.processes import device
 from equilibria.run.report.gradients import panels
@@ -55,10 +55,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_data_dir()
     parser.add_device(usual="cpu")
     arguments = parser.parse_args(list(argv))
-    for option in ("samples", "repeats"):
-        value = getattr(arguments, option)
-        if value is not None and value < 1:
-            raise UserError(f"--{option} must be 1 or more; got {value}")
+    check_least(arguments, samples=1, repeats=1)
     if not 0 < arguments.floor <= 1:
         raise UserError(f"--floor must be a cosine in (0, 1]; got {arguments.floor:g}")
     where = device(arguments.device)
@@ -112,7 +109,7 @@ def show(found: Comparison, console: Console) -> None:
         "brackets: steps and damping.",
         markup=False,
     )
-    console.print(f"{found.sentence}.", markup=False, soft_wrap=True)
+    say(console, f"{found.sentence}.")
     if (line := found.recipe_line) is not None:
         said = f"In the recipe: {line}\nAs options: {list_options(line)}"
-        console.print(said, markup=False, highlight=False, soft_wrap=True)
+        say(console, said)

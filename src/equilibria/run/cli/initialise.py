@@ -28,7 +28,7 @@ from equilibria.nn.init import ENSEMBLES
 from equilibria.run import config, start
 from equilibria.run import processes as devices
 from equilibria.run import recipe as recipes
-from equilibria.run.cli.output import Output
+from equilibria.run.cli.output import Output, say
 from equilibria.run.cli.parser import Parser, UserError, name_data
 from equilibria.run.recipe import Recipe
 from equilibria.run.report.panel import Panel, Series
@@ -196,7 +196,7 @@ def show(console: Console, found: Sweep, advice: Recommendation, command: str | 
     console.print(grid)
     said = f"{advice}: {command}" if command else f"{advice}."
     for line in (said, *(f"Warning: {sentence}" for sentence in advice.warnings)):
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+        say(console, line)
 
 
 # --- initialise figure ----------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import docstring_parser
 
 from equilibria.run import config
 from equilibria.run.choices import Choices
+from equilibria.run.cli.option_words import to_yaml
 from equilibria.run.cli.parser import Parser
 
 
@@ -43,7 +44,7 @@ def describe(parser: Parser, title: str, instance: Any, choices: Choices) -> Non
                 names = ", ".join(branches[name])
                 one = len(branches[name]) == 1
                 text += " Any of its keys chooses it." if one else f" One of {names}."
-            default = f" (default: {_to_yaml(values[key])})" if key in values else ""
+            default = f" (default: {to_yaml(values[key])})" if key in values else ""
             group.add_argument(f"--{key}", metavar=metavar, help=f"{text}{default}")
     parser.more = _other(cls, full, choices)
 
@@ -106,12 +107,6 @@ def _metavar(hint: Any) -> str:
     names = {bool: "{true,false}", int: "INT", float: "FLOAT", str: "TEXT"}
     shapes = {tuple: "LIST", list: "LIST", dict: "MAPPING"}
     return names.get(hint, shapes.get(typing.get_origin(hint), "VALUE"))
-
-
-def _to_yaml(value: Any) -> str:
-    """A value as in YAML."""
-    words = {None: "null", True: "true", False: "false"}
-    return words[value] if value is None or isinstance(value, bool) else str(value)
 
 
 def _other(cls: type, tree: Mapping[str, Any], choices: Choices) -> str:

@@ -17,42 +17,23 @@ from equilibria import __version__
 from equilibria.run.cli.status import DONE, ERROR, HUNG_UP, INTERRUPTED, MEANINGS, SAVED, TERMINATED
 from equilibria.words import nearest, printable
 
-COMMANDS = {
-    "train": ("train a recipe and write a run folder", "equilibria.run.cli.train"),
-    "initialise": (
-        "recommend initial weights for a recipe: ensemble and scale",
-        "equilibria.run.cli.initialise",
-    ),
-    "evaluate": (
-        "evaluate a run on its test data: metrics, evaluations, statuses",
-        "equilibria.run.cli.evaluate",
-    ),
-    "doctor": (
-        "examine a run: convergence, uniqueness, gradient, use of depth",
-        "equilibria.run.cli.doctor",
-    ),
-    "distil": ("train a solver for a run's own equilibrium layer", "equilibria.run.cli.distil"),
-    "gradients": ("compare exact and inexact gradients on a run", "equilibria.run.cli.gradients"),
-    "export": (
-        "write a trained model as a file for ONNX Runtime or torch.export",
-        "equilibria.run.cli.export",
-    ),
-    "memory": (
-        "measure the memory of a training step of a run against depth",
-        "equilibria.run.cli.memory",
-    ),
-    "report": ("write one page with plots from one or more runs", "equilibria.run.cli.report"),
-    "reproduce": ("run experiments from the papers, or list them", "equilibria.run.cli.reproduce"),
-    "bench": (
-        "benchmark solvers and gradients against torchdeq and SciPy",
-        "equilibria.run.cli.bench",
-    ),
-    "recipes": ("list the recipes, or show one", "equilibria.run.cli.recipes"),
-    "completion": (
-        "print a script for the tab completion of bash, zsh or fish",
-        "equilibria.run.cli.completion",
-    ),
+_TEXTS = {
+    "train": "train a recipe and write a run folder",
+    "initialise": "recommend initial weights for a recipe: ensemble and scale",
+    "evaluate": "evaluate a run on its test data: metrics, evaluations, statuses",
+    "doctor": "examine a run: convergence, uniqueness, gradient, use of depth",
+    "distil": "train a solver for a run's own equilibrium layer",
+    "gradients": "compare exact and inexact gradients on a run",
+    "export": "write a trained model as a file for ONNX Runtime or torch.export",
+    "memory": "measure the memory of a training step of a run against depth",
+    "report": "write one page with plots from one or more runs",
+    "reproduce": "run experiments from the papers, or list them",
+    "bench": "benchmark solvers and gradients against torchdeq and SciPy",
+    "recipes": "list the recipes, or show one",
+    "completion": "print a script for the tab completion of bash, zsh or fish",
 }
+
+COMMANDS = {name: (text, f"equilibria.run.cli.{name}") for name, text in _TEXTS.items()}
 """The commands for any application: one line for --help, and the module that has `main`."""
 
 BEFORE_APPLICATIONS = "gradients"

@@ -60,6 +60,10 @@ def _options(prefix: str, tree: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(value, Mapping):
             yield from _options(f"{prefix}{name}.", value)
         else:
-            words = {None: "null", True: "true", False: "false"}
-            plain = value is None or isinstance(value, bool)
-            yield f"--{prefix}{name} {words[value] if plain else value}"
+            yield f"--{prefix}{name} {to_yaml(value)}"
+
+
+def to_yaml(value: Any) -> str:
+    """Return a leaf of a recipe as YAML has it."""
+    words = {None: "null", True: "true", False: "false"}
+    return words[value] if value is None or isinstance(value, bool) else str(value)

@@ -73,7 +73,12 @@ class Output(Console):
             with suppress(OSError):
                 print(result)
         else:
-            self.print(printable(said), soft_wrap=True, markup=False, highlight=False)
+            say(self, printable(said))
+
+
+def say(console: Console, words: str, style: str | None = None) -> None:
+    """Print sentences as they are: in lines of any length, without markup or highlighting."""
+    console.print(words, style=style, soft_wrap=True, markup=False, highlight=False)
 
 
 def figures_table(title: str) -> Table:

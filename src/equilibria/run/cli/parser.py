@@ -189,6 +189,15 @@ def check_once(words: Iterable[str]) -> None:
             raise UserError(f"{option} is given {options.count(option)} times: give it once")
 
 
+def check_least(arguments: Any, **least: int) -> None:
+    """Raise UserError for an option whose number is smaller than the `least` of its name."""
+    for name, minimum in least.items():
+        value = getattr(arguments, name)
+        if value is not None and not value >= minimum:
+            option = name.replace("_", "-")
+            raise UserError(f"--{option} must be {minimum} or more; got {value:g}")
+
+
 def check_seed(seed: int, option: str = "--seed") -> None:
     """Raise UserError for a number that is no seed."""
     if not 0 <= seed < SEEDS:

@@ -19,7 +19,7 @@ from equilibria.run import gallery, run
 from equilibria.run import recipe as recipes
 from equilibria.run.checkpoint import CheckpointError
 from equilibria.run.cli import doctor, gradients
-from equilibria.run.cli.output import Output
+from equilibria.run.cli.output import Output, say
 from equilibria.run.cli.parser import Parser, UserError
 from equilibria.run.data import DataError, storage
 from equilibria.run.memory import MemoryPoint
@@ -134,13 +134,12 @@ def _collect(path: Path, data_dir: Path | None, examine: bool, console: Console)
         examination, unexamined = _examination(folder, data_dir, examine, console)
     if unexamined:
         said = f"{path} is reported without the doctor's findings: {unexamined}"
-        console.print(said, soft_wrap=True, markup=False)
+        say(console, said)
     if not points:
-        console.print(
+        say(
+            console,
             f"{path} is reported without the memory of a training step, which has not been "
             f"measured: run equilibria memory {path}",
-            soft_wrap=True,
-            markup=False,
         )
     step = metrics[-1].get("step")
     if evaluation is not None and evaluation.get("step", step) != step:
@@ -171,19 +170,16 @@ def _gallery(
         return {"gallery": known}
     if not make:
         return {"unpictured": "--no-gallery skipped it; leave that option out to make up for it"}
-    console.print(
+    say(
+        console,
         f"{folder.path} has no gallery of these weights yet: the network looks at test images "
         "first. That takes seconds for a small network and minutes for a large one; --no-gallery "
         "skips it.",
-        soft_wrap=True,
-        markup=False,
     )
     try:
         return {"gallery": gallery.hang(run.load(folder.path, data_dir=data_dir))}
     except (DataError, run.RunError, CheckpointError, OSError) as error:
-        console.print(
-            f"{folder.path} is reported without test images: {error}", soft_wrap=True, markup=False
-        )
+        say(console, f"{folder.path} is reported without test images: {error}")
         return {"unpictured": str(error)}
 
 
@@ -201,11 +197,10 @@ def _examination(
     if not examine:
         return None, f"--no-doctor skipped it; make up for it with {command}"
     since = " since it was last trained" if path.exists() else " yet"
-    console.print(
+    say(
+        console,
         f"{folder.path} has not been examined{since}: the doctor examines it first. That takes "
         "seconds for a small network and minutes for a large one; --no-doctor skips it.",
-        soft_wrap=True,
-        markup=False,
     )
     try:
         loaded = run.load(folder.path, data_dir=data_dir)

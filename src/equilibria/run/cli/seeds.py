@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from equilibria.metric import Metric
-from equilibria.run.cli.output import Output
+from equilibria.run.cli.output import Output, say
 from equilibria.run.cli.status import DONE, UNHEALTHY
 from equilibria.run.folder import Folder
 from equilibria.run.recipe import Recipe
@@ -54,7 +54,7 @@ def train_each(
             train(own.read_recipe() if begun else replace(recipe, seed=seed), own, begun)
         except Diverged as error:
             ended[seed] = str(error)
-            out.print(f"Seed {seed} diverged: {error}", style="yellow", soft_wrap=True)
+            say(out, f"Seed {seed} diverged: {error}", "yellow")
             continue
         ended[seed] = own.read_evaluation()
     finished = {seed: result for seed, result in ended.items() if not isinstance(result, str)}
