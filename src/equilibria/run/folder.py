@@ -231,6 +231,8 @@ class Folder:
             RunError: the folder is not a run.
             ConfigError: its recipe is not valid in this version of equilibria.
         """
+        if not self.path.is_dir():
+            raise RunError(f"there is no run folder {self.path}")
         if not self.recipe.is_file():
             raise RunError(f"{self.path} is not a run folder: it has no {self.recipe.name}")
         try:

@@ -73,8 +73,6 @@ def load(
         CheckpointError: its weights are missing or damaged.
     """
     folder = Folder(Path(path))
-    if not folder.path.is_dir():
-        raise RunError(f"there is no run folder {folder.path}")
     recipe = folder.read_recipe()
     if changes:
         recipe = replace(recipe, model=replace(recipe.model, **changes))

@@ -20,13 +20,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from torch import Tensor
 
 from equilibria.learned import Distillation, Learned, Outcome, distil
 from equilibria.run import neural, run
-from equilibria.run.cli.output import Output, say
+from equilibria.run.cli.output import Output, progress_bar, say
 from equilibria.run.cli.parser import Parser, UserError, check_least, check_seed
 from equilibria.run.cli.status import DONE
 from equilibria.run.models import EquilibriumModel
@@ -110,14 +109,7 @@ def main(argv: Sequence[str]) -> int:
             f"the data give {len(inputs)} batches, but at least 2 are needed, one for training and "
             "one for the comparison: use more data, or a smaller --batch-size"
         )
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=console.quiet or not console.is_terminal,
-    ) as bar:
+    with progress_bar(console) as bar:
         shown = bar.add_task("Solving with the classical solver", total=None)
 
         def tell(done: int, total: int, loss: float) -> None:

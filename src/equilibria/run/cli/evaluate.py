@@ -80,8 +80,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_device()
     arguments = parser.parse_args(list(argv))
     folder = run.Folder(arguments.run)
-    if not folder.path.is_dir():
-        raise run.RunError(f"there is no run folder {folder.path}")
     folder.check_writable()
     recipe = folder.read_recipe()
     changes = _changes(configs, arguments, recipe)

@@ -40,8 +40,6 @@ def main(argv: Sequence[str]) -> None:
     parser = _parser()
     arguments = parser.parse_args(list(argv))
     folder = run.Folder(arguments.run)
-    if not folder.path.is_dir():
-        raise run.RunError(f"there is no run folder {folder.path}")
     recipe = folder.read_recipe()
     check_least(arguments, evals=1, samples=1)
     for option in ("evals", "method"):

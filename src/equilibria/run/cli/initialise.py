@@ -20,7 +20,6 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from equilibria import files
@@ -28,7 +27,7 @@ from equilibria.nn.init import ENSEMBLES
 from equilibria.run import config, start
 from equilibria.run import processes as devices
 from equilibria.run import recipe as recipes
-from equilibria.run.cli.output import Output, say
+from equilibria.run.cli.output import Output, progress_bar, say
 from equilibria.run.cli.parser import Parser, UserError, name_data
 from equilibria.run.recipe import Recipe
 from equilibria.run.report.panel import Panel, Series
@@ -58,17 +57,8 @@ def main(argv: Sequence[str]) -> None:
     console = Output(quiet=arguments.quiet, width=100)
     with config.as_chosen():
         task = recipe.task.load(arguments.data_dir)
-    bar = Progress(
-        TextColumn("Solving"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=arguments.quiet or not console.is_terminal,
-    )
-    with bar as progress, config.as_chosen():
-        ticket = progress.add_task("", total=None)
+    with progress_bar(console, transient=True) as bar, config.as_chosen():
+        solves = bar.add_task("Solving", total=None)
         found = start.examine_start(
             recipe,
             task,
@@ -76,7 +66,7 @@ def main(argv: Sequence[str]) -> None:
             scales=arguments.scales,
             draws=arguments.draws,
             samples=arguments.samples,
-            progress=lambda done, of: progress.update(ticket, completed=done, total=of),
+            progress=lambda done, of: bar.update(solves, completed=done, total=of),
             device=arguments.device,
         )
     advice = recommend(found)

@@ -10,6 +10,7 @@ from typing import Any
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -79,6 +80,19 @@ class Output(Console):
 def say(console: Console, words: str, style: str | None = None) -> None:
     """Print sentences as they are: in lines of any length, without markup or highlighting."""
     console.print(words, style=style, soft_wrap=True, markup=False, highlight=False)
+
+
+def progress_bar(console: Console, **options: Any) -> Progress:
+    """Return a bar with how much is done and how long the rest takes, on a terminal alone."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=console.quiet or not console.is_terminal,
+        **options,
+    )
 
 
 def figures_table(title: str) -> Table:

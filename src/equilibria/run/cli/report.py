@@ -114,8 +114,6 @@ def draw(
 def _collect(path: Path, data_dir: Path | None, examine: bool, console: Console) -> dict[str, Any]:
     """What the page shows about a run."""
     folder = run.Folder(path)
-    if not path.is_dir():
-        raise run.RunError(f"there is no run folder {path}")
     recipe = folder.read_recipe()
     metrics = folder.read_metrics()
     if not metrics:

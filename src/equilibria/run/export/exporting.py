@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.export import ExportedProgram
 
 from equilibria import __version__
 from equilibria.run.export import program as programs
 from equilibria.run.export.inference import (
+    Prepare,
     Step,
     Stream,
     Whole,
@@ -179,7 +180,7 @@ def export(
 
 
 def _trace(
-    model: Model, prepare: nn.Module | None, stream: Stream | None, raw: tuple[Tensor, ...]
+    model: Model, prepare: Prepare, stream: Stream | None, raw: tuple[Tensor, ...]
 ) -> ExportedProgram:
     """The model's step if there is a stream, else the whole model."""
     if stream is None:

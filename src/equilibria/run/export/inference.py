@@ -16,7 +16,7 @@ from equilibria.run.export.program import ExportError
 from equilibria.run.models import Model
 from equilibria.run.tasks import Task
 from equilibria.run.tasks.base import SampleTask, check_split
-from equilibria.run.tasks.feed import Indexed, PreparedSamples, Statistics
+from equilibria.run.tasks.feed import Indexed, PreparedSamples
 
 # --- inputs ---------------------------------------------------------------------------------------
 
@@ -33,26 +33,14 @@ class Pair(NamedTuple):
     targets: Any
 
 
-class Prepared(nn.Module):
-    """What a task does to its inputs, by statistics of the training data.
-
-    Args:
-        statistics: of the task, whose `apply` it is.
-    """
-
-    def __init__(self, statistics: Statistics) -> None:
-        super().__init__()
-        self.statistics = statistics
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the samples as the model is to see them."""
-        return self.statistics.apply(x)
+Prepare = Callable[[Tensor], Tensor]
+"""Raw inputs -> the inputs that a model sees."""
 
 
-def preparation(task: Task) -> nn.Module | None:
-    """Return what a task does to its inputs; None for nothing."""
+def preparation(task: Task) -> Prepare:
+    """Return what a task does to its inputs, by statistics of the training data."""
     samples = _samples(task, task.eval_split)
-    return Prepared(samples.statistics) if isinstance(samples, PreparedSamples) else None
+    return samples.statistics.apply if isinstance(samples, PreparedSamples) else lambda x: x
 
 
 def pairs(task: Task, split: str, batch_size: int, count: int | None = None) -> Iterator[Pair]:
@@ -189,16 +177,16 @@ class Whole(nn.Module):
 
     Args:
         model: one made by `exportable`.
-        prepare: what the task does to its inputs; None for nothing.
+        prepare: what the task does to its inputs.
     """
 
-    def __init__(self, model: Model, prepare: nn.Module | None) -> None:
+    def __init__(self, model: Model, prepare: Prepare) -> None:
         super().__init__()
         self.model, self.prepare = model, prepare
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the logits of `x`; with lengths, of sequences padded at their ends."""
-        x = x if self.prepare is None else self.prepare(x)
+        x = self.prepare(x)
         return self.model(x if lengths is None else (x, lengths)).output
 
 
@@ -207,10 +195,10 @@ class Step(nn.Module):
 
     Args:
         model: one made by `exportable`, with `begin` and `step`.
-        prepare: what the task does to its inputs; None for nothing.
+        prepare: what the task does to its inputs.
     """
 
-    def __init__(self, model: Any, prepare: nn.Module | None) -> None:
+    def __init__(self, model: Any, prepare: Prepare) -> None:
         super().__init__()
         self.model, self.prepare = model, prepare
 
@@ -221,8 +209,7 @@ class Step(nn.Module):
             x: one step of each sequence, (batch, channels).
             state: of `begin`, or of the step before.
         """
-        x = x if self.prepare is None else self.prepare(x)
-        logits, after = self.model.step(x, tuple(state))
+        logits, after = self.model.step(self.prepare(x), tuple(state))
         return (logits, *after)
 
 

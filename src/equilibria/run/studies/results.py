@@ -80,10 +80,6 @@ class Origin:
         """What seconds depend on: threads and hardware."""
         return f"{self.threads} threads, {self.hardware}"
 
-    def json(self) -> dict[str, Any]:
-        """As plain data; `Origin(**data)` takes it back."""
-        return asdict(self)
-
 
 def _commit() -> str:
     top = git("rev-parse", "--show-toplevel")
@@ -227,7 +223,7 @@ def replace_point(
     head = {
         "_identity": identity,
         "_took": round(seconds, 1),
-        **{f"_{name}": value for name, value in origin.json().items()},
+        **{f"_{name}": value for name, value in asdict(origin).items()},
         "_trained": "; ".join(sorted(set(trained))),
     }
     names = list(dict.fromkeys(name for each in order for name in each))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +177,7 @@ class Store:
                 return found
             run, record = Folder(folder / "run"), folder / RECORD
             if not record.exists():
-                files.write_json(record, {"origin": Origin.now(self.command).json()})
+                files.write_json(record, {"origin": asdict(Origin.now(self.command))})
             resume, message = run.recipe.exists(), None
             try:
                 train(

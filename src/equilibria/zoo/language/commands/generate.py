@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from equilibria.run import neural, run
 from equilibria.run.cli.options import add_solver, solve_by
-from equilibria.run.cli.parser import Parser, UserError, check_seed
+from equilibria.run.cli.parser import Parser, UserError, check_least, check_seed
 from equilibria.run.processes import device
 from equilibria.run.recipe import Recipe
 from equilibria.solve import Status
@@ -103,9 +103,7 @@ def main(argv: Sequence[str]) -> None:
 def _check(arguments: Any) -> None:
     """Raise UserError for an option that nothing can be chosen by."""
     check_seed(arguments.seed)
-    for option, value in (("length", arguments.length), ("top-k", arguments.top_k)):
-        if value is not None and value < 1:
-            raise UserError(f"--{option} must be 1 or more; got {value}")
+    check_least(arguments, length=1, top_k=1)
     if not 0 <= arguments.temperature < math.inf:
         raise UserError(f"--temperature must be 0 or more; got {arguments.temperature:g}")
     if arguments.top_p is not None and not 0 < arguments.top_p <= 1:
@@ -114,8 +112,6 @@ def _check(arguments: Any) -> None:
 
 def load(path: Path, memory: int | None) -> run.Run:
     """Return the run in a folder, without its data, looking back `memory` tokens."""
-    if not path.is_dir():
-        raise run.RunError(f"there is no run folder {path}")
     changes = choose_memory(run.Folder(path).read_recipe(), memory)
     return run.load(path, data=False, changes=changes)
 

@@ -23,12 +23,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from equilibria.run import evaluation, neural, run, stops
 from equilibria.run.cli.options import LEARNED, add_solver, solve_by
-from equilibria.run.cli.output import Output
-from equilibria.run.cli.parser import Parser, Stopped, UserError
+from equilibria.run.cli.output import Output, progress_bar
+from equilibria.run.cli.parser import Parser, Stopped, UserError, check_least
 from equilibria.run.cli.status import DONE, ERROR
 from equilibria.run.recipe import Recipe
 from equilibria.run.weights import checksum
@@ -78,9 +76,7 @@ def _parse(argv: Sequence[str]) -> Any:
     VIEWS.add_to(parser)
     parser.add_device()
     arguments = parser.parse_args(list(argv))
-    for option in ("batch_size", "top"):
-        if (value := getattr(arguments, option)) is not None and value < 1:
-            raise UserError(f"--{option.replace('_', '-')} must be 1 or more; got {value}")
+    check_least(arguments, batch_size=1, top=1)
     return arguments
 
 
@@ -112,8 +108,6 @@ def main(argv: Sequence[str]) -> int:
     """Run `equilibria predict` with the words `argv` and return the exit status."""
     arguments = _parse(argv)
     folder = run.Folder(arguments.run)
-    if not folder.path.is_dir():
-        raise run.RunError(f"there is no run folder {folder.path}")
     recipe = folder.read_recipe()
     if not (isinstance(recipe.model, VisionConfig) or (folder.path / IMAGES).is_file()):
         raise UserError(
@@ -156,14 +150,7 @@ def main(argv: Sequence[str]) -> int:
         stops.catch() as signals,
         journal(out, about, overwrite=arguments.overwrite) as rows,
         signals.defer(),
-        Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            disable=console.quiet or not console.is_terminal,
-        ) as bar,
+        progress_bar(console) as bar,
     ):
         begun = len(rows.done & wanted)
         if begun:
