@@ -9,7 +9,7 @@ from typing import Any, cast
 from equilibria.run import recipe as recipes
 from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.measures import timing
-from equilibria.run.studies.measures.cosines import Cosines
+from equilibria.run.studies.measures.probes import Cosines
 from equilibria.run.studies.study import Context, Scale
 from equilibria.run.studies.training import Training
 from equilibria.run.studies.views import Pivot, mean, spread

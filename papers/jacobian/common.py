@@ -8,7 +8,7 @@ from typing import Any
 
 from equilibria.run.recipe import Recipe
 from equilibria.run.regulariser import JacobianPenalty
-from equilibria.run.studies.measures.probing import Probing
+from equilibria.run.studies.measures.probes import Probing
 from equilibria.run.studies.results import Frame
 from equilibria.run.studies.study import Scale
 from equilibria.run.studies.training import Training

@@ -9,7 +9,7 @@ from typing import Any
 from equilibria.run import recipe as recipes
 from equilibria.run.recipe import Recipe
 from equilibria.run.regulariser import JacobianPenalty
-from equilibria.run.studies.measures.probing import Probing
+from equilibria.run.studies.measures.probes import Probing
 from equilibria.run.studies.study import Scale
 from equilibria.run.studies.training import Training
 from equilibria.zoo.vision.model.explicit import ResNetConfig

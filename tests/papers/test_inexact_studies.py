@@ -14,7 +14,7 @@ from equilibria.run import recipe as recipes
 from equilibria.run.models import EquilibriumModel
 from equilibria.run.studies import pages, runner
 from equilibria.run.studies.measures import timing
-from equilibria.run.studies.measures.cosines import Cosines
+from equilibria.run.studies.measures.probes import Cosines
 from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import Context
 from equilibria.run.studies.training import Store

@@ -8,7 +8,7 @@ from rich.console import Console
 from equilibria.run import recipe as recipes
 from equilibria.run.studies import pages, results, runner
 from equilibria.run.studies.measures import timing
-from equilibria.run.studies.measures.probing import Probing
+from equilibria.run.studies.measures.probes import Probing
 from equilibria.run.studies.results import Origin
 from equilibria.run.studies.training import Store
 from equilibria.run.studies.views import DIVERGED, NOT_RUN
