@@ -239,7 +239,7 @@ def unsaved(monkeypatch):
     """Charts are drawn on axes, and not written out, which takes the most time of drawing."""
     from equilibria.run.report import svg
 
-    monkeypatch.setattr(svg, "_saved", lambda figure: '<svg viewBox="0 0 1 1"></svg>')
+    monkeypatch.setattr(svg, "_save", lambda figure: '<svg viewBox="0 0 1 1"></svg>')
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -114,7 +114,7 @@ def run(tmp_path_factory):
         patch.setattr(common, "MAX_EVALS", 20)
         read = {"sintel": shown, "camvid": films}
         patch.setattr(common, "load", lambda name, *a, **k: read[name])
-        patch.setattr(svg, "_saved", lambda figure: "")
+        patch.setattr(svg, "_save", lambda figure: "")
         yield execute
 
 
