@@ -96,7 +96,7 @@ def small(tmp_path_factory):
             (imbalance, {"BATCHES": 2, "LIMIT": 20}),
             (train_memory, {"LONG": (3,)}),  # of the profiler, a second each
             (timing, {"ROUNDS": 1, "WARM_UP": 1, "SPENT": 5}),
-            (svg, {"_saved": lambda figure: ""}),
+            (svg, {"_save": lambda figure: ""}),
         ):
             for name, value in sizes.items():
                 patch.setattr(module, name, value)

@@ -59,7 +59,7 @@ def run(tmp_path_factory):
             (receptive, {"EVALS": {1: 3, 2: 2}, "STRENGTH": (1, 2), "ACROSS": 2}),
             (memory, {"DEPTHS": (2, 4)}),
             (step_memory, {"DEPTHS": (3,)}),
-            (svg, {"_saved": lambda figure: ""}),
+            (svg, {"_save": lambda figure: ""}),
         ):
             for name, value in sizes.items():
                 patch.setattr(module, name, value)
