@@ -68,7 +68,7 @@ def hang(loaded: Run) -> dict[str, Any] | None:
     """Look at some test samples of a run, and write what its network makes of them into its folder.
 
     Where the model solves for an equilibrium that has places, there can be a map of the evaluations
-    after which each place stays near z*; see `settled_after`.
+    after which each place stays near z*; see `count_to_settle`.
 
     Args:
         loaded: the run, with its data, on the CPU.

@@ -46,7 +46,7 @@ def measure_settling(model: Model, image: Tensor, rtol: float) -> Settling | Non
         model: any; only an equilibrium network whose state lies in a plane and is found in one
             solve has places.
         image: (1, channels, height, width).
-        rtol: of the solver; see `settled_after`.
+        rtol: of the solver; see `count_to_settle`.
 
     Returns:
         None for a network without places.
