@@ -290,13 +290,13 @@ def test_each_graph_tests_once_and_never_chooses(tmp_path: Path) -> None:
 
 def test_folds_have_each_class_alike() -> None:
     targets = torch.tensor([0] * 365 + [1] * 102)
-    fold = selection.folds(targets, ("a", "b"), 10, 0)
+    fold = selection.assign_folds(targets, ("a", "b"), 10, 0)
     assert sorted(fold.bincount().tolist()) == [46] * 3 + [47] * 7
     assert {10, 11} == {*fold[targets == 1].bincount().tolist()}
-    assert torch.equal(fold, selection.folds(targets, ("a", "b"), 10, 0))
-    assert not torch.equal(fold, selection.folds(targets, ("a", "b"), 10, 1))
+    assert torch.equal(fold, selection.assign_folds(targets, ("a", "b"), 10, 0))
+    assert not torch.equal(fold, selection.assign_folds(targets, ("a", "b"), 10, 1))
     with pytest.raises(ValueError, match="only 2 of class b: take fewer folds"):
-        selection.folds(torch.tensor([0] * 9 + [1] * 2), ("a", "b"), 3, 0)
+        selection.assign_folds(torch.tensor([0] * 9 + [1] * 2), ("a", "b"), 3, 0)
 
 
 @pytest.mark.parametrize(

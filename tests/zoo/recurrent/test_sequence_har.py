@@ -11,7 +11,7 @@ import torch
 
 from equilibria.run import data
 from equilibria.run.data import DataError
-from equilibria.zoo.io.remote import data_folders, tensors
+from equilibria.zoo.io.remote import cache_tensors, data_folders
 from equilibria.zoo.recurrent.data import SequenceSet, har
 
 COUNTS = {"train": 12, "test": 6}
@@ -209,14 +209,14 @@ def test_a_damaged_file_of_the_cache_is_made_again(cache: Path) -> None:
         return {"x": torch.arange(1000.0), "y": torch.zeros(3, dtype=torch.int64)}
 
     for _ in range(2):
-        assert torch.equal(tensors("a/b", make)["x"], torch.arange(1000.0))
+        assert torch.equal(cache_tensors("a/b", make)["x"], torch.arange(1000.0))
     assert len(made) == 1
     (path,) = cache.rglob("b.safetensors")
     whole = bytearray(path.read_bytes())
     whole[-100] ^= 1
     for damaged in (bytes(whole), b"", b"\0" * 20):
         path.write_bytes(damaged)
-        assert torch.equal(tensors("a/b", make)["x"], torch.arange(1000.0))
+        assert torch.equal(cache_tensors("a/b", make)["x"], torch.arange(1000.0))
     assert len(made) == 4
 
 

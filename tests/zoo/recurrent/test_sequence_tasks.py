@@ -9,7 +9,7 @@ import torch
 
 from equilibria.run.cli.main import main
 from equilibria.run.data import DataError
-from equilibria.zoo.io.selection import groups
+from equilibria.zoo.io.selection import choose_groups
 from equilibria.zoo.recurrent.task.sequences import ChannelStatistics, SequenceClassification
 from equilibria.zoo.vision.model.single_scale import DenseConfig
 
@@ -95,15 +95,17 @@ class TestSelection:
 
     def test_one_volunteer_cannot_be_set_aside(self) -> None:
         with pytest.raises(ValueError, match="all training sequences are of one group"):
-            groups(torch.zeros(5, dtype=torch.int64), 0.5)
+            choose_groups(torch.zeros(5, dtype=torch.int64), 0.5)
 
     def test_all_but_one_can_be_at_most(self) -> None:
-        assert len(groups(torch.arange(4), 0.99)) == 3
-        assert len(groups(torch.arange(4), 0.01)) == 1
+        assert len(choose_groups(torch.arange(4), 0.99)) == 3
+        assert len(choose_groups(torch.arange(4), 0.01)) == 1
 
     def test_a_class_that_would_not_be_learned_from_is_refused(self, folder: Path) -> None:
         content = dict(np.load(folder / "train.npz"))
-        content["y"] = (content["groups"] == groups(torch.arange(4), 0.25).item()).astype(int)
+        content["y"] = (content["groups"] == choose_groups(torch.arange(4), 0.25).item()).astype(
+            int
+        )
         np.savez(folder / "train.npz", **content)
         with pytest.raises(ValueError, match=r"all sequences of 1: set task\.valid"):
             task(folder, valid=0.25)

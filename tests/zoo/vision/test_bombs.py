@@ -146,7 +146,11 @@ def test_a_file_that_became_a_pipe_does_not_hang(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "read",
-    [mnist.read_idx, download.digest, lambda path: dict(archive.members(path, lambda name: True))],
+    [
+        mnist.read_idx,
+        download.digest,
+        lambda path: dict(archive.read_members(path, lambda name: True)),
+    ],
     ids=["idx", "checksum", "tar"],
 )
 def test_a_pipe_is_not_opened_as_data(tmp_path: Path, read: Callable[[Path], object]) -> None:

@@ -37,7 +37,7 @@ DAMAGED_ZIP = (
 _BLOCK = 1 << 20
 
 
-def members(
+def read_members(
     path: Path, wanted: Callable[[str], bool], largest: int = LARGEST
 ) -> Iterator[tuple[str, bytes]]:
     """The files of a tar archive, compressed or not, in its order.
@@ -62,17 +62,17 @@ def members(
 def open_members(
     path: Path, wanted: Callable[[str], bool], largest: int = LARGEST
 ) -> Iterator[tuple[str, IO[bytes]]]:
-    """As `members`, with each file open for reading until the next one is asked for.
+    """As `read_members`, with each file open for reading until the next one is asked for.
 
     If reading one raises one of `DAMAGED`, it is for the caller to say what is damaged.
     """
     with read_errors(path, *DAMAGED), open_file(path) as stored, _unpack(stored) as unpacked:
-        for entry, file in entries(Limited(unpacked, path, largest)):
+        for entry, file in iterate_entries(Limited(unpacked, path, largest)):
             if wanted(name := entry.name.removeprefix("./")):
                 yield name, file
 
 
-def entries(file: Any) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
+def iterate_entries(file: Any) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
     """The regular files of a tar archive, each open for reading until the next one is asked for.
 
     `tarfile` takes a damaged header, and the end of a file that was cut between two members, for
@@ -197,7 +197,7 @@ def find_member(archive: zipfile.ZipFile, name: str) -> str | None:
     return next((each for each in (name, name.rpartition("/")[2]) if each in names), None)
 
 
-def contents(paths: Sequence[Path], folder: str, names: Sequence[str]) -> dict[str, bytes]:
+def read_contents(paths: Sequence[Path], folder: str, names: Sequence[str]) -> dict[str, bytes]:
     """The content of some files by name, whether they are in an archive or unpacked.
 
     Args:
@@ -212,7 +212,7 @@ def contents(paths: Sequence[Path], folder: str, names: Sequence[str]) -> dict[s
         with read_errors(paths[0].parent):
             return {name: path.read_bytes() for name, path in zip(names, paths, strict=True)}
     wanted = {f"{folder}/{name}": name for name in names}
-    found = {wanted[name]: content for name, content in members(paths[0], wanted.__contains__)}
+    found = {wanted[name]: content for name, content in read_members(paths[0], wanted.__contains__)}
     if missing := [name for name in wanted if wanted[name] not in found]:
         raise DataError(f"{paths[0]} does not contain {missing[0]}: it is a different file")
     return found

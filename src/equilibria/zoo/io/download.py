@@ -222,7 +222,7 @@ def _check_zip(path: Path) -> None:
 
 def _check_tar(path: Path) -> None:
     with path.open("rb") as file:
-        for _ in archive.entries(file):
+        for _ in archive.iterate_entries(file):
             pass
 
 

@@ -313,7 +313,7 @@ def _complete(remotes: list[Remote], places: list[Path]) -> tuple[Remote, tuple[
 # Tensors that take long to make, made once and kept in the user's cache.
 
 
-def tensors(name: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+def cache_tensors(name: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
     """Tensors by name, from the cache, or made and put there.
 
     They are checked each time they are read, and made again where they are damaged. Two processes

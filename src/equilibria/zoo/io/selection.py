@@ -11,7 +11,7 @@ from torch import Tensor
 _SEED = 0
 
 
-def parts(
+def split(
     targets: Tensor, labels: Sequence[str], valid: int | None, samples: int | None
 ) -> tuple[Tensor, Tensor | None]:
     """Return the places of samples to learn from, and of those to be judged by in training.
@@ -42,7 +42,7 @@ def parts(
                 f"valid is {valid}, but there are {len(targets)} training samples of {len(groups)} "
                 f"classes: at most {max(0, most)} can be set aside"
             )
-        counts = shares(sizes, valid)
+        counts = apportion(sizes, valid)
         aside = _take(groups, counts)
         groups = [group[count:] for group, count in zip(groups, counts, strict=True)]
     if samples is not None:
@@ -50,7 +50,7 @@ def parts(
     return _take(groups, [len(group) for group in groups]), aside
 
 
-def groups(members: Tensor, share: float) -> Tensor:
+def choose_groups(members: Tensor, share: float) -> Tensor:
     """Return which groups are set aside: whole ones, in an order that is fixed, at least one.
 
     Args:
@@ -71,7 +71,7 @@ def groups(members: Tensor, share: float) -> Tensor:
     return found[order[:count]].sort().values
 
 
-def folds(targets: Tensor, labels: Sequence[str], count: int, seed: int) -> Tensor:
+def assign_folds(targets: Tensor, labels: Sequence[str], count: int, seed: int) -> Tensor:
     """Return the fold of each sample, from 0: each class is dealt out evenly, in a random order.
 
     Folds differ in size by one at most, and so do the numbers of each class in them.
@@ -101,7 +101,7 @@ def folds(targets: Tensor, labels: Sequence[str], count: int, seed: int) -> Tens
     return found
 
 
-def shares(sizes: list[int], count: int) -> list[int]:
+def apportion(sizes: list[int], count: int) -> list[int]:
     """Return how many of each class make up `count`, in proportion to the sizes of all classes.
 
     No class is left without one of its own; the largest remainders are rounded up.

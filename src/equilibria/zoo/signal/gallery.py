@@ -93,10 +93,10 @@ def _section(
     places = torch.arange(len(points))
     output, settled = _evaluate(model, points, places, batch, (_SIDE, _SIDE))
     truth = task.signal.inside(points[:]).float().reshape(_SIDE, _SIDE, 1)
-    told = output.sigmoid().reshape(_SIDE, _SIDE, 1)
-    error = ((told > 0.5).float() - truth).abs()[..., 0]
+    predicted = output.sigmoid().reshape(_SIDE, _SIDE, 1)
+    error = ((predicted > 0.5).float() - truth).abs()[..., 0]
     about = {"name": f"section {name} = 0", "wrong": float(error.mean())}
-    _add(hanging, about, settled, truth, told, error)
+    _add(hanging, about, settled, truth, predicted, error)
 
 
 def _add(
@@ -104,7 +104,7 @@ def _add(
     about: dict[str, Any],
     settled: Settling | None,
     image: Tensor,
-    told: Tensor,
+    predicted: Tensor,
     error: Tensor,
 ) -> None:
     """Add a picture, with the maps of it; values from 0 to 1, (height, width, channels)."""
@@ -114,7 +114,7 @@ def _add(
         settled,
         size,
         image=image_png(image.movedim(2, 0), size),
-        told=image_png(told.movedim(2, 0), size),
+        told=image_png(predicted.movedim(2, 0), size),
         error=image_png(1 - (error / _BLACK).clamp(max=1)[None], size),
     )
 

@@ -121,11 +121,11 @@ class GraphTask(OnGraphs, LabelledTask):
 def _places(config: GraphClassification, found: GraphSet) -> dict[str, torch.Tensor]:
     """Where the graphs of each part are: "train", "test" and perhaps "valid"."""
     targets = found.targets
-    fold = selection.folds(targets, found.labels, config.folds, config.data_seed)
+    fold = selection.assign_folds(targets, found.labels, config.folds, config.data_seed)
     places = {"test": torch.nonzero(fold == config.fold)[:, 0]}
     rest = torch.nonzero(fold != config.fold)[:, 0]
     count = None if config.valid is None else max(1, round(config.valid * len(rest)))
-    learned, aside = selection.parts(targets[rest], found.labels, count, None)
+    learned, aside = selection.split(targets[rest], found.labels, count, None)
     places["train"] = rest[learned]
     if aside is not None:
         places["valid"] = rest[aside]

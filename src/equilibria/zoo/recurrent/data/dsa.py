@@ -71,7 +71,7 @@ def read(files: Files) -> SequenceSet:
     """
     names, root = _names(), files.root
     paths = files.paths if root is None else [root / name for name in names]
-    found = remote.tensors(
+    found = remote.cache_tensors(
         f"sequences/dsa-{_FORMAT}-{files.key(lambda _: names)}",
         lambda: _parse(read_members(paths, names, _LARGEST)),
     )

@@ -76,7 +76,7 @@ def read(files: Files, *, binary: bool) -> SequenceSet:
     paths = files.paths
     key = hashlib.sha256("".join(map(download.digest, paths)).encode()).hexdigest()[:24]
     make = partial(_parse, paths) if files.remote.copy is None else partial(_window, paths[0])
-    found = remote.tensors(f"sequences/har-{_FORMAT}-{key}", make)
+    found = remote.cache_tensors(f"sequences/har-{_FORMAT}-{key}", make)
     half = torch.tensor([int(activity not in FIRST) for activity in ACTIVITIES])
     splits = {}
     for split in COUNTS:

@@ -85,7 +85,7 @@ def read(files: Files, *, train: int | None = None, test: int | None = None) -> 
         first = 0 if split == "train" else counts["train"] or 0
         return islice(_lines(path), first, first + (counts[split] or 0))
 
-    found = remote.tensors(f"sequences/yelp-{key}", lambda: _encode(reviews, path))
+    found = remote.cache_tensors(f"sequences/yelp-{key}", lambda: _encode(reviews, path))
     for split, count in counts.items():
         if count is not None and (there := len(found[f"{split}.stars"])) < count:
             raise DataError(f"{path} has {there:,} reviews to {split} on: expected {count:,}")

@@ -362,7 +362,7 @@ def _select(config: SequenceClassification, found: SequenceSet) -> dict[str, Seq
         return chosen
     targets, groups = found.train.targets, found.train.groups
     if groups is not None and config.valid is not None:
-        aside = selection.groups(groups, config.valid)
+        aside = selection.choose_groups(groups, config.valid)
         rest = torch.nonzero(~torch.isin(groups, aside))[:, 0]
         lost = {*targets.tolist()} - {*targets[rest].tolist()}
         if lost:
@@ -374,11 +374,11 @@ def _select(config: SequenceClassification, found: SequenceSet) -> dict[str, Seq
         chosen["valid"] = found.train.select(torch.nonzero(torch.isin(groups, aside))[:, 0])
         chosen["train"] = found.train.select(rest)
         if config.samples is not None:
-            places, _ = selection.parts(targets[rest], found.labels, None, config.samples)
+            places, _ = selection.split(targets[rest], found.labels, None, config.samples)
             chosen["train"] = chosen["train"].select(places)
         return chosen
     count = None if config.valid is None else max(1, round(config.valid * len(targets)))
-    learned, apart = selection.parts(targets, found.labels, count, config.samples)
+    learned, apart = selection.split(targets, found.labels, count, config.samples)
     chosen["train"] = found.train.select(learned)
     if apart is not None:
         chosen["valid"] = found.train.select(apart)

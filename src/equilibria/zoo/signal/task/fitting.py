@@ -223,8 +223,8 @@ def inside(logits: Tensor, target: Tensor, near: Tensor) -> dict[str, Tensor]:
         target: whether it is, bool, (points,).
         near: whether a point was drawn near the surface, bool, (points,).
     """
-    told = logits[:, 0] > 0
-    both, either = told & target, told | target
+    predicted = logits[:, 0] > 0
+    both, either = predicted & target, predicted | target
     return {
         "near_both": (both & near).sum(),
         "near_either": (either & near).sum(),

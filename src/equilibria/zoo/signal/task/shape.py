@@ -119,8 +119,8 @@ class ShapeTask(SignalTask):
 
     @override
     def loss(self, model: Model, output: Tensor, targets: Mapping[str, Tensor]) -> Tensor:
-        told = targets["inside"].to(output.dtype)
-        return functional.binary_cross_entropy_with_logits(output[:, 0], told, reduction="sum")
+        target = targets["inside"].to(output.dtype)
+        return functional.binary_cross_entropy_with_logits(output[:, 0], target, reduction="sum")
 
     @override
     def sums(

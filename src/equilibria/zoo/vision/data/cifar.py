@@ -17,7 +17,7 @@ from torch import Tensor
 from equilibria.run.data.dataset import Dataset, Split
 from equilibria.run.data.storage import DataError, track
 from equilibria.zoo.io import archive, decode, download
-from equilibria.zoo.io.remote import Entry, Files, Remote, tensors
+from equilibria.zoo.io.remote import Entry, Files, Remote, cache_tensors
 
 PIXELS = 3 * 32 * 32
 
@@ -136,7 +136,7 @@ def read_jpegs(path: Path, labels: tuple[str, ...]) -> dict[str, Split]:
             for part, tensor in (("inputs", found.inputs), ("targets", found.targets))
         }
 
-    found = tensors(f"images/cifar10-jpeg-{_FORMAT}-{key}", make)
+    found = cache_tensors(f"images/cifar10-jpeg-{_FORMAT}-{key}", make)
     return {
         split: Split(found[f"{split}.inputs"], found[f"{split}.targets"]) for split in JPEG_COUNTS
     }
@@ -146,7 +146,7 @@ def _decode_archive(path: Path, labels: tuple[str, ...]) -> dict[str, Split]:
     files: dict[tuple[str, str], list[tuple[str, bytes]]] = {
         (split, label): [] for split in JPEG_COUNTS for label in labels
     }
-    for name, content in archive.members(path, lambda name: name.endswith(".jpg")):
+    for name, content in archive.read_members(path, lambda name: name.endswith(".jpg")):
         split, _, rest = name.partition("/")
         place = (split, rest.partition("/")[0])
         if place not in files:
@@ -271,7 +271,7 @@ def _read(files: Files, labels: tuple[str, ...], versions: tuple[Version, ...]) 
         splits = read_jpegs(files.paths[0], labels)
     else:
         version = next(each for each in versions if files.remote in each.remotes)
-        contents = archive.contents(files.paths, version.folder, version.names)
+        contents = archive.read_contents(files.paths, version.folder, version.names)
         splits = {split: version.read_split(split, contents, len(labels)) for split in COUNTS}
     return Dataset.of(files, splits, labels)
 

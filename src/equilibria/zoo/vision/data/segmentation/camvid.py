@@ -81,7 +81,7 @@ def _read_files(files: Files) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         for path in files.paths:
             if path.suffix == ".tar":
-                found |= dict(archive.members(path, lambda name: True))
+                found |= dict(archive.read_members(path, lambda name: True))
             else:
                 with read_errors(path):
                     found[path.name] = path.read_bytes()
@@ -171,7 +171,7 @@ def _find_images(
             "masks": torch.stack([found.mask(k) for k in places]),
         }
 
-    tensors = remote.tensors(f"images/camvid-{_FORMAT}-{key}-{size[0]}x{size[1]}", make)
+    tensors = remote.cache_tensors(f"images/camvid-{_FORMAT}-{key}-{size[0]}x{size[1]}", make)
     return replace(images, source=Kept(tensors["images"], tensors["masks"]))
 
 

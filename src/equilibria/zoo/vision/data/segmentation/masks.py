@@ -341,7 +341,7 @@ def counts(source: Encoded, key: str) -> np.ndarray:
         rows = list(track(found, len(source.images), "Looking at images and masks"))
         return {"counts": torch.from_numpy(np.stack(rows))}
 
-    return remote.tensors(f"images/masks-{_FORMAT}-{key[:24]}", make)["counts"].numpy()
+    return remote.cache_tensors(f"images/masks-{_FORMAT}-{key[:24]}", make)["counts"].numpy()
 
 
 # --- listed ---------------------------------------------------------------------------------------

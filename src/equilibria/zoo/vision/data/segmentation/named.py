@@ -181,7 +181,9 @@ def _unpack(path: Path) -> Path:
         root.parent.mkdir(parents=True, exist_ok=True)
         with whole_folder(root) as part:
             wanted = tuple(f"{VOC_FOLDER}/{name}" for name in _NEEDED)
-            for name, content in archive.members(path, lambda n: n.startswith(wanted), VOC_LARGEST):
+            for name, content in archive.read_members(
+                path, lambda n: n.startswith(wanted), VOC_LARGEST
+            ):
                 target = (part / Path(name).relative_to(VOC_FOLDER)).resolve()
                 if not target.is_relative_to(part.resolve()):
                     raise DataError(f"{path} has a file {name} that leads out of its folder")

@@ -19,7 +19,7 @@ from urllib.parse import urlparse
 from equilibria import files
 from equilibria.run.data.storage import DataError, read_errors, require, write_errors
 from equilibria.run.tasks.normalisation import Statistics
-from equilibria.zoo.io.archive import DAMAGED, entries
+from equilibria.zoo.io.archive import DAMAGED
 
 # --- address --------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ def parse_archive(content: bytes, url: str) -> list[Raw]:
     found: list[Raw] = []
     key, total = None, 0
     with read_errors(url, *DAMAGED):
-        for entry, file in entries(io.BytesIO(content)):
+        for entry, file in iterate_entries(io.BytesIO(content)):
             named = re.fullmatch(r"((?:.*/)?[^./][^./]*)\.([^/]*)", entry.name.removeprefix("./"))
             if named is None or re.match(r"__[^/]*__($|[./])", entry.name):
                 continue
