@@ -125,7 +125,7 @@ def _unpack(stored: BinaryIO) -> BinaryIO:
 class Limited:
     """What an archive unpacks to, up to a limit: what its headers say binds nobody."""
 
-    def __init__(self, file: BinaryIO, path: Path, largest: int) -> None:
+    def __init__(self, file: BinaryIO | io.BufferedIOBase, path: Path, largest: int) -> None:
         self._file, self._path, self._largest, self._left = file, path, largest, largest
 
     def read(self, size: int) -> bytes:
