@@ -61,11 +61,11 @@ def tar(path: Path, mode: str, **sizes: int) -> Path:
 @pytest.mark.parametrize("mode", ["", "gz", "bz2", "xz"])
 def test_a_tar_archive_is_unpacked_up_to_a_limit(tmp_path: Path, mode: str) -> None:
     path = tar(tmp_path / "file.tar", mode, one=100, two=200_000, three=100)
-    found = dict(archive.read_members(path, lambda name: name != "two"))
+    found = dict(archive.read_tar(path, lambda name: name != "two"))
     assert {name: len(content) for name, content in found.items()} == {"one": 100, "three": 100}
     for wanted in ("two", "three"):  # whether the large member is read or skipped
         with pytest.raises(DataError, match=r"file\.tar unpacks to more than 100,000 bytes"):
-            dict(archive.read_members(path, wanted.__eq__, 100_000))
+            dict(archive.read_tar(path, wanted.__eq__, 100_000))
 
 
 def test_a_long_name_in_a_tar_archive_counts_too(tmp_path: Path) -> None:
@@ -73,4 +73,4 @@ def test_a_long_name_in_a_tar_archive_counts_too(tmp_path: Path) -> None:
     with tarfile.open(path, "w:gz", format=tarfile.GNU_FORMAT) as file:
         file.addfile(tarfile.TarInfo("x" * 1_000_000))
     with pytest.raises(DataError, match="unpacks to more than 100,000 bytes"):
-        dict(archive.read_members(path, lambda name: True, 100_000))
+        dict(archive.read_tar(path, lambda name: True, 100_000))

@@ -42,7 +42,7 @@ def read_both(content: bytes, path: Path) -> None:
     """An archive, as a data set's and as a shard."""
     path.write_bytes(content)
     with read_errors(path, *archive.DAMAGED):
-        assert dict(archive.read_members(path, lambda name: True)) == MEMBERS
+        assert dict(archive.read_tar(path, lambda name: True)) == MEMBERS
     found = parse_archive(content, str(path))
     assert [each["cls"] for each in found] == list(MEMBERS.values())
 
@@ -80,7 +80,7 @@ def test_an_archive_that_ends_early_is_refused(tmp_path: Path, damage: str, pack
     path = tmp_path / "a.tar"
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"a\.tar is damaged"):
-        list(archive.read_members(path, lambda name: True))
+        list(archive.read_tar(path, lambda name: True))
     with pytest.raises(DataError, match=r"a\.tar is damaged"):
         parse_archive(content, str(path))
 
@@ -91,6 +91,6 @@ def test_a_packing_without_its_end_is_refused(tmp_path: Path, packer: str, cut: 
     content = PACKERS[packer](tar())[:-cut]
     (tmp_path / "a.tar").write_bytes(content)
     with pytest.raises(DataError, match=r"a\.tar is damaged"):
-        list(archive.read_members(tmp_path / "a.tar", lambda name: True))
+        list(archive.read_tar(tmp_path / "a.tar", lambda name: True))
     with pytest.raises(DataError, match=r"a\.tar is damaged"):
         parse_archive(content, str(tmp_path / "a.tar"))

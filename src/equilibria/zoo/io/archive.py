@@ -37,7 +37,7 @@ DAMAGED_ZIP = (
 _BLOCK = 1 << 20
 
 
-def read_members(
+def read_tar(
     path: Path, wanted: Callable[[str], bool], largest: int = LARGEST
 ) -> Iterator[tuple[str, bytes]]:
     """The files of a tar archive, compressed or not, in its order.
@@ -53,16 +53,16 @@ def read_members(
     Raises:
         DataError: If the archive cannot be read, is damaged, or unpacks to too many bytes.
     """
-    for name, file in open_members(path, wanted, largest):
+    for name, file in open_tar(path, wanted, largest):
         with read_errors(path, *DAMAGED):
             content = file.read()
         yield name, content
 
 
-def open_members(
+def open_tar(
     path: Path, wanted: Callable[[str], bool], largest: int = LARGEST
 ) -> Iterator[tuple[str, IO[bytes]]]:
-    """As `read_members`, with each file open for reading until the next one is asked for.
+    """As `read_tar`, with each file open for reading until the next one is asked for.
 
     If reading one raises one of `DAMAGED`, it is for the caller to say what is damaged.
     """
@@ -212,7 +212,7 @@ def read_contents(paths: Sequence[Path], folder: str, names: Sequence[str]) -> d
         with read_errors(paths[0].parent):
             return {name: path.read_bytes() for name, path in zip(names, paths, strict=True)}
     wanted = {f"{folder}/{name}": name for name in names}
-    found = {wanted[name]: content for name, content in read_members(paths[0], wanted.__contains__)}
+    found = {wanted[name]: content for name, content in read_tar(paths[0], wanted.__contains__)}
     if missing := [name for name in wanted if wanted[name] not in found]:
         raise DataError(f"{paths[0]} does not contain {missing[0]}: it is a different file")
     return found

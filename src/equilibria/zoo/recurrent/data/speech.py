@@ -76,7 +76,7 @@ def read(files: Files, *, commands: bool) -> SequenceSet:
     path, root = files.paths[0], files.root
     found = remote.cache_tensors(
         f"sequences/speech-commands-{_FORMAT}-{files.key(_names)}",
-        lambda: _features(_folder(root) if root else archive.read_members(path, _wanted, _LARGEST)),
+        lambda: _features(_folder(root) if root else archive.read_tar(path, _wanted, _LARGEST)),
     )
     select = _google12 if commands else _google30
     labels = (*COMMANDS, "silence", "unknown") if commands else WORDS

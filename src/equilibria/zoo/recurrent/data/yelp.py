@@ -159,7 +159,7 @@ def _rows(path: Path, split: str) -> Iterator[Review]:
     """
     name = f"{_FOLDER}/{split}.csv"
     with read_errors(path, *archive.DAMAGED):
-        for _, file in archive.open_members(path, name.__eq__):
+        for _, file in archive.open_tar(path, name.__eq__):
             rows = csv.reader(line.decode() for line in _short(file))
             try:
                 for stars, review in rows:

@@ -146,7 +146,7 @@ def _decode_archive(path: Path, labels: tuple[str, ...]) -> dict[str, Split]:
     files: dict[tuple[str, str], list[tuple[str, bytes]]] = {
         (split, label): [] for split in JPEG_COUNTS for label in labels
     }
-    for name, content in archive.read_members(path, lambda name: name.endswith(".jpg")):
+    for name, content in archive.read_tar(path, lambda name: name.endswith(".jpg")):
         split, _, rest = name.partition("/")
         place = (split, rest.partition("/")[0])
         if place not in files:

@@ -81,7 +81,7 @@ def _read_files(files: Files) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         for path in files.paths:
             if path.suffix == ".tar":
-                found |= dict(archive.read_members(path, lambda name: True))
+                found |= dict(archive.read_tar(path, lambda name: True))
             else:
                 with read_errors(path):
                     found[path.name] = path.read_bytes()

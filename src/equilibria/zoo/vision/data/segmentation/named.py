@@ -181,7 +181,7 @@ def _unpack(path: Path) -> Path:
         root.parent.mkdir(parents=True, exist_ok=True)
         with whole_folder(root) as part:
             wanted = tuple(f"{VOC_FOLDER}/{name}" for name in _NEEDED)
-            for name, content in archive.read_members(
+            for name, content in archive.read_tar(
                 path, lambda n: n.startswith(wanted), VOC_LARGEST
             ):
                 target = (part / Path(name).relative_to(VOC_FOLDER)).resolve()

@@ -19,7 +19,7 @@ from urllib.parse import urlparse
 from equilibria import files
 from equilibria.run.data.storage import DataError, read_errors, require, write_errors
 from equilibria.run.tasks.normalisation import Statistics
-from equilibria.zoo.io.archive import DAMAGED
+from equilibria.zoo.io.archive import DAMAGED, iterate_entries
 
 # --- address --------------------------------------------------------------------------------------
 
