@@ -3,8 +3,6 @@
 Columns: paper, item, row, metric, value, unit. A figure that the paper leaves out has no line.
 """
 
-from __future__ import annotations
-
 import csv
 import functools
 from pathlib import Path

@@ -4,8 +4,6 @@ from 0.5 to 0.95.
 Relative tolerance 1e-4, forward and backward, float32; medians of at most 7 rounds.
 """
 
-from __future__ import annotations
-
 import functools
 
 from equilibria.run import plugins

@@ -1,8 +1,6 @@
 """Evaluations, accelerated samples and milliseconds of a solve by Auto(), beside the best of three
 other solvers by hindsight."""
 
-from __future__ import annotations
-
 import statistics
 import time
 import warnings

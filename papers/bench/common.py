@@ -1,7 +1,5 @@
 """What the rows of the benchmarks come to beside those of torchdeq, and charts of them."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import math

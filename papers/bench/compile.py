@@ -1,7 +1,5 @@
 """Graph breaks of compiled models, and how fast a cell is, by what is compiled."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A model with an equilibrium layer, for torch.compile."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 It is started by `launched`, as a script, with a recipe and a number of rows.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

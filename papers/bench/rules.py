@@ -3,8 +3,6 @@ there; "false" where there is no fixed point."""
 
 # Each map is iterated once, without a rule; each rule then says where it would have stopped.
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Samples per second of two processes of one thread each, beside one."""
 
-from __future__ import annotations
-
 import statistics
 
 from equilibria.run.studies.study import Context, Point, Study

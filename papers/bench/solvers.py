@@ -5,8 +5,6 @@ float32; medians of at most 15 rounds, all solvers interleaved. No solver of our
 samples (patience=None).
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

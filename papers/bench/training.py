@@ -4,8 +4,6 @@ torchdeq.
 Relative tolerance 1e-3, forward and backward, float32; medians of at most 11 rounds.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 
 from equilibria.run.bench import methods

@@ -1,7 +1,5 @@
 """What the studies of Bai et al. 2019 share: trainings, measures of quality, and tables."""
 
-from __future__ import annotations
-
 import functools
 import statistics
 import warnings
@@ -16,23 +14,13 @@ from equilibria.run import evaluation
 from equilibria.run import recipe as recipes
 from equilibria.run.examination import examine
 from equilibria.run.recipe import Recipe
+from equilibria.run.studies import views
 from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.measures import timing
 from equilibria.run.studies.measures.timing import ROUNDS
 from equilibria.run.studies.results import Frame
 from equilibria.run.studies.study import Context, Scale
 from equilibria.run.studies.training import Training
-from equilibria.run.studies.views import (
-    DIVERGED,
-    NOT_RUN,
-    Cell,
-    Lines,
-    Pivot,
-    first,
-    of,
-    ratio,
-    time_ratio,
-)
 from equilibria.run.studies.views.tables import Column
 from equilibria.solve import SolveWarning, Status
 from equilibria.zoo.language.model.base import SequenceModel
@@ -172,39 +160,45 @@ DEQ, TIED, BOTH = ([f"{kind}-{cell}" for cell in CELLS] for kind in ("deq", "tie
 
 
 def _against(column: str, other: str | None = None, **options: Any) -> Column:
-    return ratio(of(column, network=DEQ), of(other or column, network=TIED), **options)
+    return views.ratio(
+        views.of(column, network=DEQ), views.of(other or column, network=TIED), **options
+    )
 
 
 def _timed(column: str, other: str = "tied_step", **options: Any) -> Column:
-    return ratio(of(column, network=BOTH), of(other, network=BOTH), **options)
+    return views.ratio(views.of(column, network=BOTH), views.of(other, network=BOTH), **options)
 
 
-_seconds = time_ratio({"network": DEQ}, {"network": TIED})
+_seconds = views.time_ratio({"network": DEQ}, {"network": TIED})
 
 
-def _conditions(rows: Frame) -> Cell:
-    known = [of("conditions", network=each)(rows) for each in (DEQ, TIED)]
-    return None if {None, NOT_RUN} & {*known} else " against ".join(map(str, dict.fromkeys(known)))
+def _conditions(rows: Frame) -> views.Cell:
+    known = [views.of("conditions", network=each)(rows) for each in (DEQ, TIED)]
+    return (
+        None
+        if {None, views.NOT_RUN} & {*known}
+        else " against ".join(map(str, dict.fromkeys(known)))
+    )
 
 
-def _median_seconds(rows: Frame) -> Cell:
+def _median_seconds(rows: Frame) -> views.Cell:
     known = [x for _, seed in rows.groupby("seed") if isinstance(x := _seconds(seed), float)]
     return f"{statistics.median(known):.2f}x" if known else None
 
 
-COMPARISON = Pivot(
+COMPARISON = views.Pivot(
     title=f"Equilibrium against {LAYERS} weight-tied layers after the same tokens",
     index={"cell": "cell", "seed": "seed"},
     where={"data": "ptb"},
     words={"cell": NAMES},
     values={
-        "perplexity, DEQ": of("perplexity", network=DEQ),
-        "tied": of("perplexity", network=TIED),
+        "perplexity, DEQ": views.of("perplexity", network=DEQ),
+        "tied": views.of("perplexity", network=TIED),
         "ratio": _against("perplexity"),
-        "pieces a segment": of("pieces", network=DEQ),
-        "pieces converged, %": of("pieces_converged", 100, network=DEQ),
-        "rows converged, %": of("rows_converged", 100, network=DEQ),
-        "adjoint cosine": of("cosine", network=DEQ),
+        "pieces a segment": views.of("pieces", network=DEQ),
+        "pieces converged, %": views.of("pieces_converged", 100, network=DEQ),
+        "rows converged, %": views.of("rows_converged", 100, network=DEQ),
+        "adjoint cosine": views.of("cosine", network=DEQ),
         "memory, ratio": _against("step_bytes"),
         "with the penalty": _against("penalised_bytes", "step_bytes", absent="none"),
         "training time, ratio": _seconds,
@@ -220,13 +214,13 @@ COMPARISON = Pivot(
     "threads and machine are the same. A step, interleaved: as in Table 4, first seed.",
 )
 
-TIMES = Pivot(
+TIMES = views.Pivot(
     title="Table 4: time of the equilibrium network, the explicit one being 1",
     index={"cell": "explicit network"},
     where={"data": "ptb"},
     words={"cell": STACKS},
     values={
-        "whose": of("threads", spec="ours, {:g} threads", network=BOTH),
+        "whose": views.of("threads", spec="ours, {:g} threads", network=BOTH),
         "a training step": _timed("deq_step", spec="{:.2f}x"),
         "reading": _timed("deq_read", "tied_read", spec="{:.2f}x"),
         "a plain step": _timed("deq_plain", spec="{:.2f}x"),
@@ -252,32 +246,34 @@ NETWORKS = {"deq": "DEQ-Transformer", "lstm": "LSTM", "gru": "GRU"}
 PUBLISHED = published(BAI_2019, "Table 1")
 
 
-def better(rows: Frame) -> Cell:
+def better(rows: Frame) -> views.Cell:
     """The smaller loss of the recurrent networks, or why it is not known."""
-    losses: list[Any] = [of("loss", network=name)(rows) for name in RECURRENT]
-    return next((reason for reason in (NOT_RUN, DIVERGED) if reason in losses), None) or min(losses)
+    losses: list[Any] = [views.of("loss", network=name)(rows) for name in RECURRENT]
+    return next(
+        (reason for reason in (views.NOT_RUN, views.DIVERGED) if reason in losses), None
+    ) or min(losses)
 
 
-AGAINST = Pivot(
+AGAINST = views.Pivot(
     title="Copy memory: equilibrium against recurrent networks of its size",
     index={"seed": "seed"},
     where={"data": "copy-memory"},
     values={
-        **{name.upper(): of("loss", network=name) for name in NETWORKS},
-        "DEQ / the better other": ratio(of("loss", network="deq"), better),
+        **{name.upper(): views.of("loss", network=name) for name in NETWORKS},
+        "DEQ / the better other": views.ratio(views.of("loss", network="deq"), better),
     },
     note="Test loss. The recipe copy-memory, at either scale: it has no -gpu size.",
 )
 
-TABLE_1 = Pivot(
+TABLE_1 = views.Pivot(
     title="Table 1: copy memory, T = 400",
     index={"network": "network", "seed": "whose"},
     where={"data": "copy-memory"},
     words={"network": NETWORKS, "seed": {seed: f"ours, seed {seed}" for seed in COPY_SEEDS}},
     values={
         "parameters": "parameters",
-        "test loss": of("loss"),
-        "minutes": first("seconds", 1 / 60),
+        "test loss": views.of("loss"),
+        "minutes": views.first("seconds", 1 / 60),
     },
     above=[(row["row"], "paper", row["size"], row["loss"]) for row in PUBLISHED],
     note="Cross-entropy in nats, mean over all T + 20 positions (the paper does not say "
@@ -285,7 +281,7 @@ TABLE_1 = Pivot(
     "nearest to the equilibrium network's; they are trained alike.",
 )
 
-CHART = Lines(
+CHART = views.Lines(
     "epoch",
     "test_loss",
     by=["seed", "network"],

@@ -1,7 +1,5 @@
 """Trained weight-tied stacks converge with depth, slower on longer sequences."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from equilibria.run.studies.study import Point, Study, grid

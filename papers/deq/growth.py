@@ -1,7 +1,5 @@
 """Evaluations of training solves, forward and adjoint, grow with the epochs."""
 
-from __future__ import annotations
-
 from equilibria.run.studies.measures.epochs import epochs
 from equilibria.run.studies.study import Point, Study
 from equilibria.run.studies.views import Lines, Pivot, first

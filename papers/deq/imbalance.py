@@ -1,7 +1,5 @@
 """Unequal evaluations within a batch, with and without dropout and weight norm."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

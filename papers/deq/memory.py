@@ -1,7 +1,5 @@
 """Memory of a step against length and depth: equilibrium, unrolled, checkpointed."""
 
-from __future__ import annotations
-
 from equilibria.run import memory
 from equilibria.run.studies.study import Context, Point, Study, grid
 from equilibria.run.studies.views import Lines, Pivot, Table, first, of, ratio

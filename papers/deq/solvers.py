@@ -1,7 +1,5 @@
 """The equilibrium solver converges where unrolling the layer oscillates."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast

@@ -5,8 +5,6 @@ residual sum (direct), through a kernel over 2 tokens (injection_kernel); the Tr
 in pieces of 8 tokens (subsequence), by plain iteration. The tied stack has the same cell.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from functools import partial

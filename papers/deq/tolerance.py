@@ -1,7 +1,5 @@
 """Test perplexity against the tolerance and the limit of a solve."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from equilibria.run.studies.study import Point, Study

@@ -1,7 +1,5 @@
 """Means over seeds, below the rows that they are of."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pandas as pd

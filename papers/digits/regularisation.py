@@ -9,8 +9,6 @@ testing; spectral radius: mean over 64 test samples.
 # that those needed for the tolerance are counted and not those allowed; training keeps the limit
 # of 40.
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -5,8 +5,6 @@ CONVERGED; training: seconds of all training steps, without evaluation. Memory: 
 forward and backward less parameters, gradients and optimiser state, one batch of the recipe.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -5,8 +5,6 @@ steps. Answering 1 has an error of 0.167. ERNN's step size begins at 0.01, and a
 400; the others have the same settings at both lengths.
 """
 
-from __future__ import annotations
-
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.results import Frame
 from equilibria.run.studies.study import Point, Scale, Study

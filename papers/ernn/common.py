@@ -1,7 +1,5 @@
 """What the studies of Kag et al. 2019 share: trainings, untrained layers, and measures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -16,18 +14,7 @@ from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.study import Context
 from equilibria.run.studies.training import Training
 from equilibria.solve import Implicit, Neumann, Picard
-from equilibria.zoo.recurrent.model import (
-    AntisymmetricRNNOptions,
-    ERNNOptions,
-    FastGRNNOptions,
-    FastRNNOptions,
-    GRUOptions,
-    ImplicitERNNOptions,
-    LSTMOptions,
-    RNNOptions,
-    SpectralRNNOptions,
-    UGRNNOptions,
-)
+from equilibria.zoo.recurrent import model as recurrent
 from equilibria.zoo.recurrent.model.classifier import SequenceClassifier
 from equilibria.zoo.recurrent.model.diagnostics import field_jacobian
 from equilibria.zoo.recurrent.model.ernn import ERNNCell
@@ -79,19 +66,19 @@ def training(recipe: str, options: Sequence[str], seed: int, minutes: float) -> 
 SOLVED = {"solver": Picard(rtol=1e-3), "adjoint": Implicit(linear=Neumann(rtol=1e-3))}
 
 LAYERS: dict[str, tuple[CellOptions, dict[str, Any]]] = {
-    "ERNN, K = 1": (ERNNOptions(), {}),
-    "ERNN, K = 1, rank 16": (ERNNOptions(rank=16), {}),
-    "ERNN, K = 3": (ERNNOptions(steps=3), {}),
-    "ERNN, K = 5": (ERNNOptions(steps=5), {}),
-    "ImplicitERNN": (ImplicitERNNOptions(), SOLVED),
-    "RNN": (RNNOptions(), {}),
-    "FastRNN": (FastRNNOptions(), {}),
-    "FastGRNN-LSQ": (FastGRNNOptions(), {}),
-    "AntisymmetricRNN": (AntisymmetricRNNOptions(), {}),
-    "SpectralRNN": (SpectralRNNOptions(), {}),
-    "UGRNN": (UGRNNOptions(), {}),
-    "GRU": (GRUOptions(), {}),
-    "LSTM": (LSTMOptions(), {}),
+    "ERNN, K = 1": (recurrent.ERNNOptions(), {}),
+    "ERNN, K = 1, rank 16": (recurrent.ERNNOptions(rank=16), {}),
+    "ERNN, K = 3": (recurrent.ERNNOptions(steps=3), {}),
+    "ERNN, K = 5": (recurrent.ERNNOptions(steps=5), {}),
+    "ImplicitERNN": (recurrent.ImplicitERNNOptions(), SOLVED),
+    "RNN": (recurrent.RNNOptions(), {}),
+    "FastRNN": (recurrent.FastRNNOptions(), {}),
+    "FastGRNN-LSQ": (recurrent.FastGRNNOptions(), {}),
+    "AntisymmetricRNN": (recurrent.AntisymmetricRNNOptions(), {}),
+    "SpectralRNN": (recurrent.SpectralRNNOptions(), {}),
+    "UGRNN": (recurrent.UGRNNOptions(), {}),
+    "GRU": (recurrent.GRUOptions(), {}),
+    "LSTM": (recurrent.LSTMOptions(), {}),
 }
 """The cell of each layer, and keywords of its `DEQ` layer."""
 

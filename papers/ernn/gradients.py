@@ -1,7 +1,5 @@
 """The norm of dh_T/dh_k of untrained cells, up to a thousand steps apart."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from typing import Any

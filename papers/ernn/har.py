@@ -9,8 +9,6 @@ and activation were chosen is in ernn/starts. Inference: ours on the CPU, per wi
 500; published: one window on a GPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 5,000 images to learn from, against 60,000 in the paper, and 10,000 to test on.
 """
 
-from __future__ import annotations
-
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import Lines, Pivot, first, mean, spread

@@ -7,8 +7,6 @@ two halves differ by one even step. From 0 the Euler steps begin with eta = 0.3 
 on U, from h_(k-1) with 0.1 and none.
 """
 
-from __future__ import annotations
-
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import Lines, Pivot, mean, spread

@@ -1,7 +1,5 @@
 """States of two entries of untrained cells under a one-dimensional random walk."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -11,27 +9,21 @@ import torch
 from equilibria.nn.recurrent.cell import CellOptions
 from equilibria.run.studies.study import Context, Point, Scale, Study
 from equilibria.run.studies.views import Chart, Lines, Pivot
-from equilibria.zoo.recurrent.model import (
-    ERNNOptions,
-    FastRNNOptions,
-    ImplicitERNNOptions,
-    Recurrent,
-    RNNOptions,
-)
+from equilibria.zoo.recurrent import model as recurrent
 
 STEPS, VARIANCE, SEED = 1000, 10.0, 0
 CELLS: dict[str, CellOptions] = {
-    "RNN": RNNOptions(),
-    "FastRNN": FastRNNOptions(activation="tanh"),
-    "ERNN, K = 5": ERNNOptions(steps=5, start="zero", step_size=0.5, activation="tanh"),
-    "ImplicitERNN": ImplicitERNNOptions(activation="tanh"),
+    "RNN": recurrent.RNNOptions(),
+    "FastRNN": recurrent.FastRNNOptions(activation="tanh"),
+    "ERNN, K = 5": recurrent.ERNNOptions(steps=5, start="zero", step_size=0.5, activation="tanh"),
+    "ImplicitERNN": recurrent.ImplicitERNNOptions(activation="tanh"),
 }
 
 
 def path(context: Context, *, cell: str) -> Iterable[dict[str, Any]]:
     """h_k, and h_k + h_(k-1), which lies on the equilibrium manifold of an equilibrated cell."""
     torch.manual_seed(SEED)
-    layer = Recurrent(1, 2, cell=CELLS[cell]).double()
+    layer = recurrent.Recurrent(1, 2, cell=CELLS[cell]).double()
     x = (VARIANCE**0.5 * torch.randn(STEPS, 1, 1)).cumsum(0).double() / STEPS**0.5
     with torch.no_grad():
         begin = torch.ones(1, 1, 2).double()

@@ -1,7 +1,5 @@
 """Distance of Euler steps from the equilibrium, and what bounds their rate."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from typing import Any

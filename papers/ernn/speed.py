@@ -1,7 +1,5 @@
 """A training step of each recurrent layer over that of nn.LSTM at equal width."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from typing import Any

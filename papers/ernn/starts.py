@@ -4,8 +4,6 @@ A fifth of the training volunteers is set aside for validation. From h_(k-1) eta
 from 0 at 0.5, where the state would otherwise be forgotten at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from equilibria.run.studies.measures.epochs import epochs, summary

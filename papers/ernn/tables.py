@@ -3,8 +3,6 @@
 HAR-2 and Noisy-MNIST have studies of their own: ernn/har and ernn/noisy.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from equilibria.run.studies.measures.epochs import summary

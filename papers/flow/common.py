@@ -1,7 +1,5 @@
 """What the studies of optical flow share: networks, errors, consecutive frames, costs."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence

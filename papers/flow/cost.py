@@ -4,8 +4,6 @@ The networks of flow/pairs, new, on a batch of their recipe: untrained, their so
 evaluations that they may. Published: less than a quarter of the memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -5,34 +5,19 @@ of 8 pairs; 200 test pairs of other parts of the photographs. The parts are the 
 encoder starts the hidden state, DEQ-RAFT's cell has weight norms.
 """
 
-from __future__ import annotations
-
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study, grid
 from equilibria.run.studies.views import Lines, Pivot, Table, mean, spread
 from papers.flow import common
-from papers.flow.common import (
-    FAR,
-    NETWORKS,
-    RAFT,
-    RANDOM,
-    SEEDS,
-    THESIS,
-    reference,
-    residuals,
-    scenes,
-    starts,
-    training_of,
-)
 
 
 def points(scale: Scale) -> list[Point]:
-    grids = grid(network=tuple(NETWORKS), seed=SEEDS)
-    runs = {tuple(each.values()): training_of(scale=scale, **each) for each in grids}
+    grids = grid(network=tuple(common.NETWORKS), seed=common.SEEDS)
+    runs = {tuple(each.values()): common.training_of(scale=scale, **each) for each in grids}
     trained = [
         Point(
             {"on": "generated", **each},
-            [summary, reference, epochs, residuals],
+            [summary, common.reference, epochs, common.residuals],
             {"run": runs[tuple(each.values())]},
             minutes=1,
         )
@@ -46,11 +31,11 @@ def points(scale: Scale) -> list[Point]:
             minutes=2,
         )
         for on, measure, names in (
-            ("Sintel", scenes, (RAFT, THESIS)),
-            ("starts", starts, (THESIS, RANDOM)),
+            ("Sintel", common.scenes, (common.RAFT, common.THESIS)),
+            ("starts", common.starts, (common.THESIS, common.RANDOM)),
         )
         for name in names
-        for seed in SEEDS
+        for seed in common.SEEDS
     ]
     return [*trained, *further]
 
@@ -100,8 +85,8 @@ STUDY = Study(
             title="Sintel at half its size",
             columns=["network", "seeds", "error over that of zero flow"],
             rows=common.scene_rows,
-            note=f"Geometric mean over the pairs whose mean motion at full size is below {FAR:g} "
-            "pixels. Nothing was learned from it.",
+            note=f"Geometric mean over the pairs whose mean motion at full size is below "
+            f"{common.FAR:g} pixels. Nothing was learned from it.",
         ),
         Table(
             title="Table 7.1, published",

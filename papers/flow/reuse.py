@@ -1,24 +1,12 @@
 """What a solve saves that starts at the equilibrium of the pair before."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from equilibria.run.studies.results import Data, Frame
 from equilibria.run.studies.study import Point, Study
 from equilibria.run.studies.views import Lines, Table
-from papers.flow.common import (
-    CUTS,
-    MAX_EVALS,
-    RANDOM,
-    SEEDS,
-    SIZE,
-    THESIS,
-    cuts,
-    frames,
-    training_of,
-)
+from papers.flow import common
 
 STARTS = {
     "cold": "zero",
@@ -52,7 +40,7 @@ def _cuts(data: Data) -> Iterable[Sequence[Any]]:
 
 def _by_network(data: Data, name: str) -> Iterable[tuple[str, Frame]]:
     found = data.series(name)
-    for network in () if found.empty else (THESIS, RANDOM):
+    for network in () if found.empty else (common.THESIS, common.RANDOM):
         rows = found[found["network"] == network]
         if len(rows):
             yield network, rows
@@ -62,18 +50,18 @@ STUDY = Study(
     item="Figure 7.3",
     title="Optical flow of consecutive frames",
     note="The networks of flow/pairs, which have seen no film, on the 101 frames of a drive of "
-    f"CamVid at about 15 Hz, {SIZE[0]} x {SIZE[1]} pixels. The recipe's solver to half its "
-    "tolerance (.005 of the hidden state; .05 pixels of the flow) within "
-    f"{MAX_EVALS} evaluations, whatever the start. Published: about 1.6 times as fast.",
+    f"CamVid at about 15 Hz, {common.SIZE[0]} x {common.SIZE[1]} pixels. The recipe's solver to "
+    "half its tolerance (.005 of the hidden state; .05 pixels of the flow) within "
+    f"{common.MAX_EVALS} evaluations, whatever the start. Published: about 1.6 times as fast.",
     points=lambda scale: [
         Point(
             {"network": name, "seed": seed},
-            [frames, cuts],
-            {"run": training_of(name, seed, scale)},
+            [common.frames, common.cuts],
+            {"run": common.training_of(name, seed, scale)},
             minutes=6,
         )
-        for name in (THESIS, RANDOM)
-        for seed in SEEDS
+        for name in (common.THESIS, common.RANDOM)
+        for seed in common.SEEDS
     ],
     views=[
         Table(
@@ -90,9 +78,11 @@ STUDY = Study(
             title="At a cut",
             columns=["network", "start", "evaluations", "times those from zero", "cuts noticed, %"],
             rows=_cuts,
-            note=f"{CUTS} cuts to other drives a network.",
+            note=f"{common.CUTS} cuts to other drives a network.",
         ),
-        Lines("frame", tuple(STARTS), where={"network": RANDOM, "seed": 0}, label=STARTS).chart(
+        Lines(
+            "frame", tuple(STARTS), where={"network": common.RANDOM, "seed": 0}, label=STARTS
+        ).chart(
             "Evaluations per pair, network trained from random starts",
             "pair",
             "evaluations",

@@ -1,7 +1,5 @@
 """Parameters of RAFT, GMA and their equilibria, as published and as counted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

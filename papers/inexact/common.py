@@ -1,7 +1,5 @@
 """Networks trained by the exact gradient and by inexact ones, everything else equal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast

@@ -1,34 +1,24 @@
 """Memory and time of a training step against the steps of phantom gradients."""
 
-from __future__ import annotations
-
 from equilibria.run.studies.study import Point, Study
 from equilibria.run.studies.views import Lines, Pivot, Table, first
-from papers.inexact.steps import (
-    EVALS,
-    MIB,
-    STEPS,
-    USUAL,
-    bytes_of_steps,
-    complexity,
-    times_of_steps,
-)
+from papers.inexact import steps
 from papers.jacobian import images
 
-MEASURES = {"memory": bytes_of_steps, "time": times_of_steps}
+MEASURES = {"memory": steps.bytes_of_steps, "time": steps.times_of_steps}
 
 STUDY = Study(
     item="Table 5.1",
     title="Cost of exact and inexact gradients",
-    note=f"The network of inexact/images, new, a batch of its recipe; the forward takes {USUAL} "
-    f"evaluations and the exact adjoint {USUAL} products, whatever they reach, unless the table "
-    "says otherwise. Undamped: a damping costs nothing.",
+    note=f"The network of inexact/images, new, a batch of its recipe; the forward takes "
+    f"{steps.USUAL} evaluations and the exact adjoint {steps.USUAL} products, whatever they reach, "
+    "unless the table says otherwise. Undamped: a damping costs nothing.",
     points=lambda scale: [
         Point(
             {"cost": cost},
             [measure],
             reads=[images.recipe_of("plain", scale)],
-            settings={"steps": STEPS, "evals": EVALS},
+            settings={"steps": steps.STEPS, "evals": steps.EVALS},
             minutes=3,
         )
         for cost, measure in MEASURES.items()
@@ -40,18 +30,18 @@ STUDY = Study(
                 *("gradient", "published: time", "memory", "against", "MiB for one more"),
                 *("R² of a line", "largest over smallest k or K", "ms for one more k", "R²"),
             ],
-            rows=complexity,
+            rows=steps.complexity,
             note="Memory: of a training step, the forward's solve included. K: evaluations of the "
-            f"forward and products of the adjoint, {EVALS[0]} to {EVALS[-1]}; k: {STEPS[0]} to "
-            f"{STEPS[-1]}. The exact adjoint's memory is that of one evaluation and of what "
-            "the linear solver keeps, which ends at the solver's history.",
+            f"forward and products of the adjoint, {steps.EVALS[0]} to {steps.EVALS[-1]}; k: "
+            f"{steps.STEPS[0]} to {steps.STEPS[-1]}. The exact adjoint's memory is that of one "
+            "evaluation and of what the linear solver keeps, which ends at the solver's history.",
         ),
         Pivot(
             title="Memory of a training step",
             index={"gradient": "gradient", "steps": "k", "evals": "evaluations"},
             each="bytes",
             where={"cost": "memory"},
-            values={"MiB": first("bytes", 1 / MIB)},
+            values={"MiB": first("bytes", 1 / steps.MIB)},
             note="Peak of forward and backward less parameters and gradients, float32.",
         ),
         Pivot(
@@ -74,7 +64,7 @@ STUDY = Study(
             "bytes",
             by=["gradient"],
             where={"cost": "memory", "gradient": ["UPG", "NPG"]},
-            scale=1 / MIB,
+            scale=1 / steps.MIB,
             style="marked",
         ).chart("Memory of a training step", "k", "MiB", whole_x=True, zero=True),
         Lines(
@@ -82,7 +72,7 @@ STUDY = Study(
             "bytes",
             by=["gradient"],
             where={"cost": "memory", "gradient": "exact"},
-            scale=1 / MIB,
+            scale=1 / steps.MIB,
             style="marked",
         ).chart(
             "Memory by the exact adjoint",

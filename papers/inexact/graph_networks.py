@@ -1,7 +1,5 @@
 """Graph networks: their trainings, and what is read from them."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -5,25 +5,12 @@ evaluation too. Published counts include parameters that the official code decla
 10,624 of 37,634 on COX2; ours have none.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study, grid
 from equilibria.run.studies.views import Pivot, Table, mean, spread
-from papers.inexact.graph_networks import (
-    CHAINS,
-    DEEP,
-    FOLDS,
-    METHODS,
-    NODES,
-    chain_training,
-    chosen,
-    fold_training,
-    node_training,
-    protocols,
-)
+from papers.inexact import graph_networks
 from papers.published import BAI_2022, published
 
 DIRECTED = {True: "directed", False: "undirected"}
@@ -34,22 +21,24 @@ def points(scale: Scale) -> list[Point]:
         Point(
             {"what": "cora", **each},
             [summary],
-            {"run": node_training(str(each["network"]), int(each["seed"]))},
+            {"run": graph_networks.node_training(str(each["network"]), int(each["seed"]))},
         )
-        for each in grid(seed=range(5), network=NODES)
+        for each in grid(seed=range(5), network=graph_networks.NODES)
     ]
     chains = [
-        Point({"what": "chains", **each}, [summary], {"run": chain_training(**each)})
-        for each in grid(length=(50, 100), directed=DIRECTED, network=CHAINS, seed=(0,))
+        Point({"what": "chains", **each}, [summary], {"run": graph_networks.chain_training(**each)})
+        for each in grid(
+            length=(50, 100), directed=DIRECTED, network=graph_networks.CHAINS, seed=(0,)
+        )
     ]
-    order = (*METHODS, "GCN", DEEP)
+    order = (*graph_networks.METHODS, "GCN", graph_networks.DEEP)
     folds = [
         Point(
             {"what": "cox2", **each},
-            [summary, chosen, epochs],
-            {"run": fold_training("cox2", str(each["network"]), int(each["fold"]))},
+            [summary, graph_networks.chosen, epochs],
+            {"run": graph_networks.fold_training("cox2", str(each["network"]), int(each["fold"]))},
         )
-        for each in grid(network=order, fold=range(FOLDS))
+        for each in grid(network=order, fold=range(graph_networks.FOLDS))
     ]
     return [*nodes, *chains, *folds]
 
@@ -60,7 +49,7 @@ def above() -> list[list[Any]]:
     return [
         [f"published, {row['row']}: {name}", None, row["parameters"], None, None, row[name]]
         for row in rows
-        for name in METHODS
+        for name in graph_networks.METHODS
         if name in row
     ]
 
@@ -105,7 +94,7 @@ STUDY = Study(
                 *("learned by", "folds", "parameters", "chosen by validation, %"),
                 *("less that of exact, paired", "chosen by the test folds, %"),
             ],
-            rows=lambda data: [*above(), *protocols(data)],
+            rows=lambda data: [*above(), *graph_networks.protocols(data)],
             note="IGNN with one implicit layer; with three, as published; and a GCN with three. "
             "Chosen by validation: the epoch with the lowest loss on a tenth of the nine folds "
             "that train; ± is the standard deviation over the folds, and the standard error where "

@@ -8,8 +8,6 @@ validation split, of all parameters of the layer, with the solution and the exac
 as near as they get.
 """
 
-from __future__ import annotations
-
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study, grid
 from equilibria.run.studies.views import Lines, Pivot, mean, spread

@@ -5,8 +5,6 @@ WikiText-103 at 98M parameters. UPG's steps are part of the forward, in evaluati
 timed on the trained networks, interleaved in one process.
 """
 
-from __future__ import annotations
-
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study, grid
 from equilibria.run.studies.views import Lines, Pivot, mean, spread

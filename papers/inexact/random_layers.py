@@ -1,7 +1,5 @@
 """Gradients of one random layer by every inexact adjoint, and Theorem 4 on random matrices."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -9,24 +7,10 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
+from equilibria import solve
 from equilibria.run.models import EquilibriumModel
 from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.study import Context
-from equilibria.solve import (
-    GMRES,
-    Adjoint,
-    Anderson,
-    Broyden,
-    Implicit,
-    NeumannPhantom,
-    Phantom,
-    Picard,
-    Shine,
-    Solver,
-    Unrolled,
-    fixed_point,
-    shared,
-)
 
 WIDTH, BATCH, LIPSCHITZ = 100, 16, 0.9
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10)
@@ -48,7 +32,7 @@ LAYERS: Mapping[str, Layer] = {
     for scaled in ("norm", "radius")
 }
 TIGHT = {"rtol": 1e-13, "max_evals": 600}
-PUBLISHED = Picard(rtol=1e-5, max_evals=100)
+PUBLISHED = solve.Picard(rtol=1e-5, max_evals=100)
 
 
 @identified_as("_synthetic.cosines")
@@ -73,31 +57,31 @@ def cosines(context: Context) -> Iterable[dict[str, Any]]:
     x = (layer.inputs * torch.randn(BATCH, WIDTH, **draw)).requires_grad_()
     towards = torch.randn(BATCH, WIDTH, **draw)
 
-    def gradient(adjoint: Adjoint, solver: Solver) -> Tensor:
-        solution = fixed_point(
+    def gradient(adjoint: solve.Adjoint, solver: solve.Solver) -> Tensor:
+        solution = solve.fixed_point(
             lambda z, x, w: torch.tanh((z + x) @ w.T),
             torch.zeros_like(x),
             x,
-            shared(weight),
+            solve.shared(weight),
             solver=solver,
             adjoint=adjoint,
         )
         found = torch.autograd.grad((solution.value * towards).sum(), [weight, x])
         return torch.cat([g.flatten() for g in found])
 
-    solver = Anderson(**TIGHT)
-    exact = gradient(Implicit(linear=GMRES(**TIGHT, restart=100)), solver)
+    solver = solve.Anderson(**TIGHT)
+    exact = gradient(solve.Implicit(linear=solve.GMRES(**TIGHT, restart=100)), solver)
     # Plain iteration, in full: its own tolerance is never met.
-    path = gradient(Unrolled(), Picard(rtol=0.0, max_evals=1_000, patience=None))
+    path = gradient(solve.Unrolled(), solve.Picard(rtol=0.0, max_evals=1_000, patience=None))
     yield {"estimator": "BPTT", "bptt": _cosine(path, exact)}
-    broyden = Broyden(rtol=1e-5, max_evals=100)
+    broyden = solve.Broyden(rtol=1e-5, max_evals=100)
     for refine in (0, 2):
-        cosine = _cosine(gradient(Shine(refine=refine), broyden), exact)
+        cosine = _cosine(gradient(solve.Shine(refine=refine), broyden), exact)
         yield {"estimator": "SHINE", "steps": refine, "damping": None, "cosine": cosine}
     for damping in DAMPINGS:
         for steps in STEPS:
             options: Any = {"steps": steps, "damping": damping}
-            adjoints = {"UPG": Phantom(**options), "NPG": NeumannPhantom(**options)}
+            adjoints = {"UPG": solve.Phantom(**options), "NPG": solve.NeumannPhantom(**options)}
             upg, npg = (gradient(each, solver) for each in adjoints.values())
             difference = float((upg - npg).norm() / npg.norm())
             for name, adjoint in adjoints.items():
@@ -181,7 +165,7 @@ def trained(context: Context) -> Iterable[dict[str, Any]]:
     """
     model = cast(EquilibriumModel, context.run.load().model).double()
     batch = context.run.task.sample("test", SAMPLES)
-    model.deq.eval_solver = Anderson(rtol=1e-10, max_evals=300)
+    model.deq.eval_solver = solve.Anderson(rtol=1e-10, max_evals=300)
     with torch.no_grad():
         operands = tuple(x.double() for x in model.inject(batch.inputs.double()))
         z = model.deq(*operands).value

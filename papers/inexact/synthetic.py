@@ -7,8 +7,6 @@ is not published, and it matters: at a standard deviation of 1 or 2 tanh saturat
 the Jacobian; at .1 the layer is nearly linear.
 """
 
-from __future__ import annotations
-
 from equilibria.run import recipe as recipes
 from equilibria.run.recipe import Recipe
 from equilibria.run.studies.study import Point, Scale, Study, grid

@@ -1,7 +1,5 @@
 """Weight ensembles: what they are called, the colours that they have in charts, a member drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 

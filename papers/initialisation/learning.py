@@ -1,7 +1,5 @@
 """Short trainings that leave no run folder, dozens for one figure, and which of them work."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Length variance of linear networks against the distance from the critical V."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any

@@ -3,8 +3,6 @@
 What differs from the theory is therefore the finite width and the draw.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterator, Sequence

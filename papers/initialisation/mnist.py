@@ -1,7 +1,5 @@
 """Test error on MNIST from Gaussian, orthogonal and GOE weights of many scales."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

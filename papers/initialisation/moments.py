@@ -1,7 +1,5 @@
 """Second moments and length variances of linear networks against the theory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Largest eigenvalue of the Jacobian at the fixed point, predicted and measured."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from equilibria.nn.init import Ensemble

@@ -1,7 +1,5 @@
 """Plain iteration, alternating Anderson, Broyden and Newton on four ensembles."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any

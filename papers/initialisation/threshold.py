@@ -1,7 +1,5 @@
 """Where plain iteration stops converging; where the theory has the radius reach 1."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

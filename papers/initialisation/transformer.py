@@ -1,7 +1,5 @@
 """Whether DEQ-Transformers train more steadily from orthogonal and GOE layers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,18 +8,9 @@ from typing import Any, cast
 
 from equilibria.nn.init import Ensemble
 from equilibria.run.recipe import Recipe
+from equilibria.run.studies import views
 from equilibria.run.studies.results import Data, Frame
 from equilibria.run.studies.study import Point, Scale, Study, grid
-from equilibria.run.studies.views import (
-    Derived,
-    Lines,
-    Pivot,
-    Table,
-    first,
-    largest,
-    mean,
-    smallest,
-)
 from papers.deq.common import named
 from papers.initialisation.common import NAMES
 from papers.initialisation.learning import perplexity
@@ -79,22 +68,24 @@ STUDY = Study(
         for each in grid(seed=range(SEEDS), scale=SCALES, layers=LAYERS)
     ],
     views=[
-        Derived(
+        views.Derived(
             _compared,
-            Pivot(
+            views.Pivot(
                 title="Table 1: test perplexity by the ensemble of the dense layers",
                 index={"scale": "sqrt V", "layers": "dense layers"},
                 each="perplexity",
                 words={"layers": WORDS},
                 values={
                     "seeds": lambda rows: int(rows["done"].sum()),
-                    "parameters": first("parameters"),
-                    "min": smallest("perplexity"),
-                    "mean": lambda rows: mean("perplexity")(rows[rows["perplexity"] < math.inf]),
-                    "max": largest("perplexity"),
+                    "parameters": views.first("parameters"),
+                    "min": views.smallest("perplexity"),
+                    "mean": lambda rows: views.mean("perplexity")(
+                        rows[rows["perplexity"] < math.inf]
+                    ),
+                    "max": views.largest("perplexity"),
                     "failed, %": lambda rows: 100 * (rows["ratio"].dropna() > FAILED).mean(),
-                    "solves converged, %": mean("forward_converged", 100),
-                    "adjoints converged, %": mean("adjoint_converged", 100),
+                    "solves converged, %": views.mean("forward_converged", 100),
+                    "adjoints converged, %": views.mean("adjoint_converged", 100),
                 },
                 note=f"Perplexity of a character of Penn Treebank's test text, {SEGMENTS} "
                 f"segments, after the recipe {RECIPE}: a pre-LN DEQ-Transformer, Broyden with at "
@@ -107,7 +98,7 @@ STUDY = Study(
                 "scale; square layers have one gain.",
             ),
         ),
-        Table(
+        views.Table(
             title="Table 1 as published",
             columns=["dense layers", "sqrt V", "min", "mean"],
             rows=lambda _: [
@@ -118,7 +109,7 @@ STUDY = Study(
             "dense layers of 2,800 (GOE: 700).",
         ),
         *(
-            Lines(
+            views.Lines(
                 "step",
                 "loss",
                 by=["seed", "layers"],

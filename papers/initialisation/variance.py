@@ -1,7 +1,5 @@
 """How long h* is: Theorem 3.1 fits Gaussian and orthogonal weights; GOE needs more."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from equilibria.nn.init import Ensemble

@@ -1,7 +1,5 @@
 """Wide non-linear networks at many scales: iterated, for Figures 2, 3 and 4, or solved."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial

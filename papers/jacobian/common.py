@@ -1,7 +1,5 @@
 """Trainings of a DEQ-Transformer and its variants, and what figures show by epoch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Residuals and the Jacobian's norm over the training of an MDEQ, by the penalty."""
 
-from __future__ import annotations
-
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Study
 from equilibria.run.studies.views import Pivot, first, last

@@ -1,7 +1,5 @@
 """The trainings of images behind Figures 1, 6, 7 and 10 and Tables 2 and 3 of Bai et al. 2021."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

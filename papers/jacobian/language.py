@@ -1,25 +1,14 @@
 """Perplexity, time, evaluations and memory with and without the Jacobian penalty."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from equilibria.run.report.panel import Series
+from equilibria.run.studies import views
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.results import Data, select
 from equilibria.run.studies.study import Point, Scale, Study
-from equilibria.run.studies.views import (
-    DIVERGED,
-    NOT_RUN,
-    Chart,
-    Table,
-    first,
-    last,
-    of,
-    time_ratio,
-)
 from papers.deq.common import LAYERS
 from papers.jacobian.common import EPOCHS, STEPS, VARIANTS, training_of
 from papers.measures.memory import step_memory
@@ -64,15 +53,15 @@ def _rows(data: Data) -> Iterator[Sequence[Any]]:
 
 def _ours(data: Data, network: str) -> Sequence[Any]:
     own = select(data.points, {"network": network})
-    perplexity = of("perplexity")(own)
-    if perplexity in (NOT_RUN, DIVERGED):
+    perplexity = views.of("perplexity")(own)
+    if perplexity in (views.NOT_RUN, views.DIVERGED):
         return [perplexity]
     return [
         perplexity,
-        time_ratio({"network": network}, {"network": "tied"}, "{:.2f}x")(data.points),
-        last("forward")(data.series("epoch", network=network)),
-        of("evals")(own),
-        first("penalised_bytes", 2**-20)(own) or first("step_bytes", 2**-20)(own),
+        views.time_ratio({"network": network}, {"network": "tied"}, "{:.2f}x")(data.points),
+        views.last("forward")(data.series("epoch", network=network)),
+        views.of("evals")(own),
+        views.first("penalised_bytes", 2**-20)(own) or views.first("step_bytes", 2**-20)(own),
     ]
 
 
@@ -91,7 +80,7 @@ STUDY = Study(
     title="What regularised DEQ-Transformers reach",
     points=lambda scale: [_point(network, scale) for network in ROWS.values()],
     views=[
-        Table(
+        views.Table(
             title="Table 5 (and 1): regularised DEQ-Transformers",
             columns=[
                 *("model", "size", "perplexity", "time", "evaluations, training", "validation"),
@@ -108,7 +97,7 @@ STUDY = Study(
             "MiB: a step without embeddings, at the measured depth nearest to the limit; of "
             "regularised networks a step with the penalty, its solves as they are.",
         ),
-        Chart(
+        views.Chart(
             title="Fig. 1c: validation perplexity against time",
             x="minutes of training steps",
             y="perplexity",

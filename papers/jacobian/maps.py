@@ -1,7 +1,5 @@
 """Maps whose fixed points are known: scalar ones, and random linear ones; how they are drawn."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

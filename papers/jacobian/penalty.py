@@ -1,7 +1,5 @@
 """What the penalty keeps and saves on images: its measures, and the tables of them."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

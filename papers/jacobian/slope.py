@@ -1,7 +1,5 @@
 """Plain iteration fails there; Broyden and Newton find the fixed point."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

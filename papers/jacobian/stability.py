@@ -1,7 +1,5 @@
 """Pre- and post-LN, weight norm, weight decay, Jacobian penalty: residuals, radius."""
 
-from __future__ import annotations
-
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Study
 from equilibria.run.studies.views import Pivot, first, last

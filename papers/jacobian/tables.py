@@ -1,7 +1,5 @@
 """Accuracy, evaluations, time and memory of an MDEQ with and without the penalty."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from equilibria.run.studies.measures.epochs import summary

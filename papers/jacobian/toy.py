@@ -1,7 +1,5 @@
 """A network of 200 weights with and without the penalty: surfaces, slopes, solves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any

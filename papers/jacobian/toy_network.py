@@ -1,7 +1,5 @@
 """The one-dimensional network of Bai et al. 2021, section 5.1, and Figures 5 and 9."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Iterable, Sequence

@@ -6,8 +6,6 @@ chosen with the multiscale network on the validation images. Boosted trees: scik
 colour and place of single pixels, with classes balanced by the square root of their pixels.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from equilibria.run.studies.measures.epochs import epochs, summary

@@ -1,7 +1,5 @@
 """Sizes of MDEQ on Cityscapes beside the published ones; the trainings need GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any

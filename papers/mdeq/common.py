@@ -1,7 +1,5 @@
 """The networks of Table 3.1, all about as large as the multiscale one, and their trainings."""
 
-from __future__ import annotations
-
 import functools
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Residual of each resolution, and of images from 16 to 128 pixels, by solver."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from equilibria.run.studies.results import Frame

@@ -3,8 +3,6 @@
 Test images; the ResNet is trained for as long. Minutes: all steps, on a busy machine.
 """
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from equilibria.run import evaluation

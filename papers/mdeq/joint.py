@@ -5,8 +5,6 @@ and without it that are told right, over the classes that some frames show and o
 (guessing: 50 %). The recipe camvid, at equal steps.
 """
 
-from __future__ import annotations
-
 from equilibria.run.studies.measures.epochs import summary
 from equilibria.run.studies.study import Point, Study, grid
 from equilibria.run.studies.views import Pivot, mean, median, spread

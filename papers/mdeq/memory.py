@@ -1,7 +1,5 @@
 """MDEQ at equilibrium and unrolled, beside networks of its size."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An explicit network, trained as long as a run, on the same data."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable

@@ -5,8 +5,6 @@ what is seen precedes a place at most, and by how many it follows; -inf where no
 place p of a resolution of stride s lies at the pixel p s.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast

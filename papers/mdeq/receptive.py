@@ -1,7 +1,5 @@
 """What an output depends on after r evaluations: exact limits, and strength."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

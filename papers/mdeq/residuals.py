@@ -1,7 +1,5 @@
 """Measures: residuals of a trained network, evaluation by evaluation, on images of any size."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast

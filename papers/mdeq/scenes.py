@@ -1,7 +1,5 @@
 """The networks that are compared on CamVid, all about as large as the multiscale one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -10,11 +8,8 @@ from equilibria.run import recipe as recipes
 from equilibria.run.models import ModelConfig
 from equilibria.run.recipe import Recipe
 from equilibria.run.studies.training import Training
+from equilibria.zoo.vision.model import segmentation
 from equilibria.zoo.vision.model.explicit import UNetConfig
-from equilibria.zoo.vision.model.segmentation import (
-    MDEQSegmentationConfig,
-    MDEQSegmentationUnrolledConfig,
-)
 from papers.measures import counterpart
 
 SEEDS: Sequence[int] = (0, 1, 2)
@@ -42,10 +37,10 @@ def recipe_of(network: str, seed: int = 0, *options: str) -> Recipe:
     recipe: Any = recipes.load("camvid", [*options, "--seed", str(seed)])
     if network == "mdeq":
         return recipe
-    cell = cast(MDEQSegmentationConfig, recipe.model)
+    cell = cast(segmentation.MDEQSegmentationConfig, recipe.model)
     if network == "unrolled":
         fields = {name: getattr(cell, name) for name in type(cell).__dataclass_fields__}
-        model: ModelConfig = MDEQSegmentationUnrolledConfig(**fields, layers=LAYERS)
+        model: ModelConfig = segmentation.MDEQSegmentationUnrolledConfig(**fields, layers=LAYERS)
     elif network == "single":
         made = [replace(cell, channels=(8 * k,), halvings=2) for k in range(1, 17)]
         model = _nearest(cell, made)

@@ -1,7 +1,5 @@
 """MDEQ, single-stream DEQ, ResNet and neural ODEs of one size, on small images."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

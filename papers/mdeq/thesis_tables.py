@@ -1,7 +1,5 @@
 """Tables of ours beside those of the thesis."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any

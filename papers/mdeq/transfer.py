@@ -4,8 +4,6 @@ The recipe camvid at equal steps; stem and cell begin with the weights of the re
 mdeq-cifar10-transfer, the head with new ones.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from equilibria.run import recipe as recipes

@@ -5,8 +5,6 @@ a video's usual step. Labels that change: between the two starts, on the same fr
 tolerance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, cast
 

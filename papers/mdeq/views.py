@@ -5,8 +5,6 @@ of a coarser scale, and of the image itself for its mirror image, starts the nex
 says otherwise. Evaluations: of one solve. Table 3.3 is of a single scale.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """The explicit networks that an equilibrium network is compared with, derived from its recipe."""
 
-from __future__ import annotations
-
 import functools
 from bisect import bisect
 from dataclasses import fields, replace

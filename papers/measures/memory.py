@@ -1,7 +1,5 @@
 """Memory of training steps of a network, with the Jacobian penalty and without."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from typing import Any

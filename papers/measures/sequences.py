@@ -1,7 +1,5 @@
 """Measures of a trained sequence model: on segments, and with other solvers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Learned solvers without one of their parts, or trained with a different loss."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -14,17 +12,7 @@ from equilibria.run import evaluation
 from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.study import Context
 from equilibria.solve import Anderson, flatten, length
-from papers.neural.common import (
-    FLOOR,
-    HORIZON,
-    MIXING,
-    SAMPLES,
-    Distilled,
-    contestants,
-    distilled,
-    solving,
-    traced,
-)
+from papers.neural import common
 
 PAPER: Mapping[str, Any] = {"mixer": "pooled", "loss": "error"}
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
@@ -80,15 +68,17 @@ def ablated(context: Context) -> dict[str, Any]:
     None where nothing is learned."""
     name = str(context.factors["variant"])
     if name == "Anderson":
-        found = distilled(context.run)
-        by, fields, seconds = contestants(found)["Anderson"], {}, None
+        found = common.distilled(context.run)
+        by, fields, seconds = common.contestants(found)["Anderson"], {}, None
     else:
-        found = distilled(context.run, steps=STEPS, **VARIANTS[name])
-        by = next(each for n in (MIXING, "mixer", "start") if (each := found.outcome.all.get(n)))
+        found = common.distilled(context.run, steps=STEPS, **VARIANTS[name])
+        by = next(
+            each for n in (common.MIXING, "mixer", "start") if (each := found.outcome.all.get(n))
+        )
         fields, seconds = ALONE if name.startswith("the papers'") else {}, found.seconds
     by = replace(by, solver=replace(cast(Any, by.solver), **fields))
     return {
-        "residual": _mean(traced(found, by, HORIZON)[-1]),
+        "residual": _mean(common.traced(found, by, common.HORIZON)[-1]),
         "error": _mean(_errors(found, by)),
         "accuracy": _accuracy(context, found, by),
         "seconds": seconds,
@@ -96,20 +86,20 @@ def ablated(context: Context) -> dict[str, Any]:
 
 
 def _mean(values: Tensor) -> float:
-    return float(values.clamp_min(FLOOR).log().mean().exp())
+    return float(values.clamp_min(common.FLOOR).log().mean().exp())
 
 
 @torch.no_grad()
-def _errors(found: Distilled, by: Contestant) -> Tensor:
+def _errors(found: common.Distilled, by: Contestant) -> Tensor:
     """||z - z*|| / ||z*|| of each of the first test samples."""
-    model, inputs = found.model, found.inputs(SAMPLES["images"])
+    model, inputs = found.model, found.inputs(common.SAMPLES["images"])
     states = []
     exact = Anderson(rtol=1e-6, max_evals=300)
     for solver, learned, fields in (
         (exact, None, {}),
-        (by.solver, by.learned, {"rtol": 0.0, "max_evals": HORIZON, "patience": None}),
+        (by.solver, by.learned, {"rtol": 0.0, "max_evals": common.HORIZON, "patience": None}),
     ):
-        with solving(model, solver, learned, **fields):
+        with common.solving(model, solver, learned, **fields):
             sol = model.deq(*model.inject(inputs))
         states.append([leaf.flatten(1).double() for leaf in flatten(sol.value)[0]])
     goal, value = states
@@ -117,8 +107,8 @@ def _errors(found: Distilled, by: Contestant) -> Tensor:
     return length(apart) / length(goal)
 
 
-def _accuracy(context: Context, found: Distilled, by: Contestant) -> float:
+def _accuracy(context: Context, found: common.Distilled, by: Contestant) -> float:
     size = context.run.recipe.eval_batch_size
-    with solving(found.model, by.solver, by.learned, max_evals=STOPPED):
+    with common.solving(found.model, by.solver, by.learned, max_evals=STOPPED):
         result = evaluation.evaluate(found.model, found.task, found.accelerator, batch_size=size)
     return result["accuracy"]

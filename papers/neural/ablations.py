@@ -1,7 +1,5 @@
 """A learned solver without one of its parts, or trained with a different loss."""
 
-from __future__ import annotations
-
 from equilibria.run.studies.study import Point, Study
 from equilibria.run.studies.views import Pivot, count, mean, spread
 from papers.neural.ablated import STEPS, STOPPED, VARIANTS, WORDS, ablated

@@ -5,8 +5,6 @@ is trained every 150 steps, and used if it beats the best classical one on a hel
 thesis reports that training is 16 to 20 % faster.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Trained networks, solvers learned for them, and measures of these and classical ones."""
 
-from __future__ import annotations
-
 import functools
 import math
 import time

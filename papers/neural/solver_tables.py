@@ -1,7 +1,5 @@
 """Tables of learned solvers and the best classical one in hindsight."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterator, Sequence

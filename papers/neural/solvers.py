@@ -7,25 +7,12 @@ periods 1 and 3, and Broyden in hindsight, for each seed and number of evaluatio
 the best evaluated state, which after 1 evaluation is the initial guess.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import Lines, Table
-from papers.neural import solver_tables
-from papers.neural.common import (
-    HORIZON,
-    LIMITS,
-    SEEDS,
-    SUBJECTS,
-    budgets,
-    never_worse,
-    overhead,
-    residuals,
-    training_of,
-)
+from papers.neural import common, solver_tables
 from papers.published import BAI_2022, published
 
 SHOWN = (1, 2, 3, 4, 5, 7, 10, 15)
@@ -35,12 +22,12 @@ def points(scale: Scale) -> list[Point]:
     return [
         Point(
             {"subject": subject, "seed": seed},
-            [overhead, residuals, budgets, never_worse],
-            {"run": training_of(subject, scale, seed)},
+            [common.overhead, common.residuals, common.budgets, common.never_worse],
+            {"run": common.training_of(subject, scale, seed)},
             minutes=10,
         )
-        for subject in SUBJECTS
-        for seed in SEEDS[subject]
+        for subject in common.SUBJECTS
+        for seed in common.SEEDS[subject]
     ]
 
 
@@ -80,12 +67,12 @@ STUDY = Study(
                 *("network", "seeds", "solver"),
                 *(
                     f"{words} {n}"
-                    for n in (3, HORIZON, 2 * HORIZON)
+                    for n in (3, common.HORIZON, 2 * common.HORIZON)
                     for words in ("after", "relative to the best classical, after")
                 ),
             ],
             rows=solver_tables.ratios,
-            note=f"The running minimum, at a tolerance of 0. K is {HORIZON}.",
+            note=f"The running minimum, at a tolerance of 0. K is {common.HORIZON}.",
         ),
         Lines(
             "evals",
@@ -100,7 +87,7 @@ STUDY = Study(
             "limit",
             "lost",
             by=["solver"],
-            where={"subject": "MDEQ", "limit": [n for n in LIMITS if n > 2]},
+            where={"subject": "MDEQ", "limit": [n for n in common.LIMITS if n > 2]},
             label=lambda name: solver_tables.WORDS.get(name, name),
         ).chart("Figure 6.5b: MDEQ, accuracy lost", "evaluations", "points", whole_x=True),
         Table(

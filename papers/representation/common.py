@@ -1,7 +1,5 @@
 """What the studies of representations share: trainings, signals, and warm starts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ steps, interleaved between all networks in one process. Memory: the peak of two 
 including gradients and the states kept from one to the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

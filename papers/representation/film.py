@@ -5,8 +5,6 @@ unbounded, so an equilibrium need not exist; the fraction of pixels that converg
 is the mean over frames.
 """
 
-from __future__ import annotations
-
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import Pivot, Table, mean, spread
 from papers.representation import common

@@ -7,8 +7,6 @@ ones none. Scale n/4, with n the pixels of a side, is the released one, 128 at 5
 sines use half of each.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

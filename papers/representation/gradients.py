@@ -4,8 +4,6 @@ camera at 64 x 64 pixels, recipe image, Fourier filters, reuse of states. The gr
 eq. 8.10; exact: the linear system is solved to a tolerance of .01 in each step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ for sines; the released code takes half of both. The PSNR is of values clipped t
 image, after solves from zero to a tolerance of 1e-3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import product
 from typing import Any

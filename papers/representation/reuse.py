@@ -5,8 +5,6 @@ weights of the next one, evaluations of f by fixed-point iteration are counted u
 .01 ||f(z)||, with one norm over all pixels as in the thesis, or one per pixel.
 """
 
-from __future__ import annotations
-
 from equilibria.run.studies.measures.epochs import summary
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.training import Training

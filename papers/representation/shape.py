@@ -5,8 +5,6 @@ evaluated at 20,000 such points and at 20,000 in the cube. Fourier filters; impl
 bound .97, and solve in each step. The thesis gives its figures in a plot only.
 """
 
-from __future__ import annotations
-
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import Pivot, mean, spread
 from papers.representation import common

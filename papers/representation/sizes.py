@@ -1,7 +1,5 @@
 """Parameters of implicit and explicit networks, from two coordinates to one value."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from equilibria.run.studies.study import Context, Point, Study, grid

@@ -5,8 +5,6 @@ Recipe sound: 16,537 samples at 11,025 Hz, 1,000 steps on all of them, scale 3,6
 need not exist; the fraction of samples that converge is given.
 """
 
-from __future__ import annotations
-
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import Pivot, Table, mean, spread
 from papers.representation import common
