@@ -69,7 +69,7 @@ def test_states_at_equilibrium_lie_on_a_curve():
     """h_k + h_(k-1) is a function of the input, which is one number."""
     rows = list(phase.path(CONTEXT, cell="ImplicitERNN"))
     torch.manual_seed(phase.SEED)
-    layer = phase.Recurrent(1, 2, cell=phase.CELLS["ImplicitERNN"]).double()
+    layer = phase.recurrent.Recurrent(1, 2, cell=phase.CELLS["ImplicitERNN"]).double()
     x = (phase.VARIANCE**0.5 * torch.randn(phase.STEPS, 1, 1)).cumsum(0).double()
     x = x / phase.STEPS**0.5
     with torch.no_grad():

@@ -18,6 +18,7 @@ from equilibria.run.tasks import Batch
 from equilibria.solve import Anderson
 from equilibria.zoo.flow.data import FlowSet, Pair
 from papers.flow import common, cost, pairs, reuse, sizes
+from papers.flow.common import training_of as shipped  # which the fixture `run` replaces
 from papers.measures.memory import step_bytes
 
 SIZE = {"encoder": "small", "stages": [8, 8, 8], "features": 16, "levels": 1, "radius": 1}
@@ -103,11 +104,10 @@ def run(tmp_path_factory):
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        for study in (pairs, cost, reuse):
-            patch.setattr(study, "training_of", training_of)
-        for study in (pairs, reuse):
-            patch.setattr(study, "SEEDS", (0,))
-        patch.setattr(pairs, "NETWORKS", {name: common.NETWORKS[name] for name in TREES})
+        for module in (common, cost):
+            patch.setattr(module, "training_of", training_of)
+        patch.setattr(common, "SEEDS", (0,))
+        patch.setattr(common, "NETWORKS", {name: common.NETWORKS[name] for name in TREES})
         patch.setattr(cost, "NAMES", tuple(TREES))
         patch.setattr(timing, "ROUNDS", 1)
         patch.setattr(common, "CUTS", 1)
@@ -155,7 +155,7 @@ def test_steps_are_measured(run):
         assert row["refinement, MiB"] > 0 and row["whole step, ms"] > 0
     taken = data.series("bytes").set_index("refined")["bytes"]
     for name in TREES:  # what the encoders take is left out
-        recipe = pairs.training_of(name, 0).recipe
+        recipe = common.training_of(name, 0).recipe
         task = recipe.task.load()
         model = task.model(recipe.model, **recipe.layer())
         assert taken[name] < step_bytes(model, task, task.feed(2, 0).batch(0))
@@ -235,11 +235,11 @@ def test_the_gain_is_a_geometric_mean_of_scenes_that_move_little():
 
 
 def test_only_what_a_row_names_is_changed():
-    base = common.training_of(common.THESIS, 1).recipe
-    bare = common.training_of("DEQ-RAFT, no correction", 1).recipe
+    base = shipped(common.THESIS, 1).recipe
+    bare = shipped("DEQ-RAFT, no correction", 1).recipe
     assert base.correction is not None and bare.correction is None
     assert (bare.model, bare.task, bare.adjoint) == (base.model, base.task, base.adjoint)
-    raft = common.training_of(common.RAFT, 1).recipe
+    raft = shipped(common.RAFT, 1).recipe
     assert (raft.optimiser, raft.schedule, raft.epochs) == (
         base.optimiser, base.schedule, base.epochs,
     )  # fmt: skip

@@ -49,7 +49,7 @@ def run(monkeypatch, tmp_path, unsaved):
             tree = {**tree, "task": {**tree["task"], "file": str(text)}}
         return Training(recipe=recipes.parse({**tree, "seed": seed}), minutes=0.1)
 
-    for module in (solvers, ablations, alternating):
+    for module in (common, ablations, alternating):
         monkeypatch.setattr(module, "training_of", training_of)
     monkeypatch.setattr(timing, "ROUNDS", 1)
     monkeypatch.setattr(common, "LIMITS", (1, 3, 18))
