@@ -442,6 +442,7 @@ def _construct(
         if chosen is None and type(None) not in typing.get_args(fields_of(cls)[name]):
             raise ConfigError(f"{key}: is missing; one of {', '.join(allowed)}")
         values[name] = chosen and _construct(allowed[chosen], branch, choices, f"{key}.")
-    words = {_key(field): field.name for field in dataclasses.fields(cls)}
+    described: Any = cls
+    words = {_key(field): field.name for field in dataclasses.fields(described)}
     with as_chosen(prefix[:-1]):
         return cls(**{words[key]: value for key, value in values.items()})
