@@ -41,14 +41,14 @@ def leaves(state: State) -> list[Tensor]:
 def train(case: Case, steps: int) -> None:
     """Regress the state on a pattern of the input."""
     cell: Any = case.cell
-    optimiser = torch.optim.Adam(cell.parameters(), 1e-3)
+    optimizer = torch.optim.Adam(cell.parameters(), 1e-3)
     wanted = [torch.sin(3 * leaf) for leaf in leaves(solve(case, eq.Anderson(), gradient=False))]
     for _ in range(steps):
         found = leaves(solve(case, eq.Anderson(rtol=1e-3, max_evals=60), gradient=True))
         loss = sum((a - b).square().mean() for a, b in zip(found, wanted, strict=True))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         Tensor.backward(torch.as_tensor(loss))
-        optimiser.step()
+        optimizer.step()
 
 
 def solve(case: Case, solver: eq.Solver, *, gradient: bool) -> State:

@@ -52,14 +52,14 @@ def train(solver: eq.Solver, seed: int) -> tuple[nn.Module, nn.Module]:
     """The cell and its read-out after training."""
     torch.manual_seed(seed)
     cell, out = Cell(), nn.Linear(WIDTH, 1)
-    optimiser = torch.optim.Adam([*cell.parameters(), *out.parameters()], 3e-3)
+    optimizer = torch.optim.Adam([*cell.parameters(), *out.parameters()], 3e-3)
     for step in range(STEPS):
         bits, parity = draw(4 + 20 * step // STEPS)
         answer = out(solve(cell, bits, solver).value).squeeze(2)
         loss = functional.binary_cross_entropy_with_logits(answer, parity)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     return cell, out
 
 

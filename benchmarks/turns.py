@@ -32,10 +32,10 @@ def serve(requests: IO[str], replies: IO[str], words: list[str]) -> None:
 
     train_step = Trainer.train_step
 
-    def step(self: Trainer, penalised: bool | None = None) -> None:
+    def step(self: Trainer, penalized: bool | None = None) -> None:
         requests.readline()
         wall, cpu = time.perf_counter(), time.process_time()
-        train_step(self, penalised)
+        train_step(self, penalized)
         print(time.perf_counter() - wall, time.process_time() - cpu, file=replies, flush=True)
 
     Trainer.train_step = step

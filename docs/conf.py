@@ -13,7 +13,7 @@ from docutils.utils.math.latex2mathml import tex2mathml
 
 from equilibria import __version__
 from equilibria.run.cli.main import commands, main
-from equilibria.run.studies import catalogue
+from equilibria.run.studies import catalog
 from equilibria.run.studies.pages import list_studies, markdown, tables_only
 from equilibria.theory import errata_table
 
@@ -148,7 +148,7 @@ def plain(_app: object, _what: str, _name: str, _obj: object, _opts: object, lin
 def generate() -> None:
     """Write the tables of measured figures and the --help of each command."""
     results = DOCS.parent / "results"
-    measured = (markdown(name, results, link="../results") for name in catalogue.names())
+    measured = (markdown(name, results, link="../results") for name in catalog.names())
     pages = {"measured.md": "\n".join(measured), "errata.md": errata_table()}
     pages["studies.md"] = list_studies()
     for name, titles in SHORT.items():

@@ -49,9 +49,9 @@ for _ in range(2):
     solution = layer(x)
     assert (solution.status == eq.Status.CONVERGED).all(), solution.status
     loss = (solution.value - target).square().mean()
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     loss.backward()
-    optimiser.step()
+    optimizer.step()
     losses.append(loss.item())
 assert losses[1] < losses[0], losses
 """

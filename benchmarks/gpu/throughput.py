@@ -29,7 +29,7 @@ from equilibria.run.studies.views import Pivot, first
 from equilibria.run.trainer import Trainer
 from equilibria.run.trees import to_device
 from equilibria.solve import SolveWarning
-from equilibria.zoo.language.task.language import LanguageModelling, LanguageTask
+from equilibria.zoo.language.task.language import LanguageModeling, LanguageTask
 from papers.measures import counterpart
 from papers.published import BAI_2019
 
@@ -120,7 +120,7 @@ def measure(context: Context) -> dict[str, Any]:
     """Figures of a network; without the ratios where there is no room for both, or `lacking`."""
     known = networks(str(context.factors["precision"]))
     recipe = known[str(context.factors["network"])]
-    task = LanguageTask(cast(LanguageModelling, recipe.task), corpus(VOCABULARY, TOKENS))
+    task = LanguageTask(cast(LanguageModeling, recipe.task), corpus(VOCABULARY, TOKENS))
     lacking = ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SolveWarning)  # fixed solves end above their tolerance of 0

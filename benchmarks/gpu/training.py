@@ -17,20 +17,20 @@ from equilibria.run.studies.views import Chart, Lines, Pivot, first
 from papers.published import BAI_2021, BAI_2022, published
 
 CIFAR, IMAGENET = (BAI_2022, "Table 3.1", "accuracy"), (BAI_2022, "Table 3.2", "top1")
-REGULARISED = (BAI_2021, "Table 2", "accuracy")
+REGULARIZED = (BAI_2021, "Table 2", "accuracy")
 RECIPES: dict[str, tuple[tuple[str, str, str], str] | None] = {
     "lm-ptb-trellisnet-paper": None,
     "mdeq-cifar10-small-gpu": (CIFAR, "MDEQ-small"),
     "mdeq-cifar10-gpu": (CIFAR, "MDEQ, augmented"),
-    "mdeq-cifar10-jr-gpu": (REGULARISED, "CIFAR-10, MDEQ, regularised"),
+    "mdeq-cifar10-jr-gpu": (REGULARIZED, "CIFAR-10, MDEQ, regularised"),
     "mdeq-cifar10-tiny-paper": (CIFAR, "MDEQ-small"),
     "mdeq-cifar10-large-paper": (CIFAR, "MDEQ, augmented"),
-    "mdeq-cifar10-large-jr-paper": (REGULARISED, "CIFAR-10, MDEQ, regularised"),
+    "mdeq-cifar10-large-jr-paper": (REGULARIZED, "CIFAR-10, MDEQ, regularised"),
     "mdeq-imagenet-small-paper": (IMAGENET, "MDEQ-small"),
     "mdeq-imagenet-large-paper": (IMAGENET, "MDEQ-large"),
     "mdeq-imagenet-xl-paper": (IMAGENET, "MDEQ-XL"),
-    "mdeq-imagenet-small-jr-paper": (REGULARISED, "ImageNet, MDEQ-small, regularised"),
-    "mdeq-imagenet-large-jr-paper": (REGULARISED, "ImageNet, MDEQ-large, regularised"),
+    "mdeq-imagenet-small-jr-paper": (REGULARIZED, "ImageNet, MDEQ-small, regularised"),
+    "mdeq-imagenet-large-jr-paper": (REGULARIZED, "ImageNet, MDEQ-large, regularised"),
 }
 """Recipes, and where the papers print the accuracy of what they describe."""
 

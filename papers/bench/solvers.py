@@ -19,7 +19,7 @@ from equilibria.solve import Solver
 from papers.bench import common
 
 RTOL = {"float32": 1e-4, "bfloat16": 1e-2}  # bfloat16 leaves a floor near 2.5e-3
-COLOURS = {"Picard": 0, "Anderson": 2, "Broyden": 3, "NewtonKrylov": 4, "Auto": 5, "default": 1}
+COLORS = {"Picard": 0, "Anderson": 2, "Broyden": 3, "NewtonKrylov": 4, "Auto": 5, "default": 1}
 MARKS: tuple[dict[str, Any], ...] = (
     {"where": {"family": "equilibria"}},
     {"where": {"family": "torchdeq"}, "style": "rings", "label": "torchdeq {}".format},
@@ -119,7 +119,7 @@ VIEWS = [
         "host waited for in a solve. bytes/state: peak allocated in a solve, in states.",
     ),
     common.dots(
-        *({"x": "best", "y": "place", "by": ["method"], "colours": COLOURS, **m} for m in MARKS),
+        *({"x": "best", "y": "place", "by": ["method"], "colors": COLORS, **m} for m in MARKS),
         title="speed, problem by problem",
         x="times as fast as torchdeq's fastest method",
         names="problem",

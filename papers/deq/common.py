@@ -137,7 +137,7 @@ def times(context: Context) -> dict[str, Any]:
     """Milliseconds of training steps and of reading a segment of test text, interleaved.
 
     For each run NAME, `NAME_read`, and of trained networks what `timing.steps` gives: `NAME_plain`,
-    `NAME_penalised`, `NAME_step`; of new ones, behind any warm-up, `NAME_untrained`.
+    `NAME_penalized`, `NAME_step`; of new ones, behind any warm-up, `NAME_untrained`.
     """
     runs, found = context.runs, {"threads": torch.get_num_threads()}
     new = {name: run.trainer(trained=False) for name, run in runs.items()}
@@ -287,7 +287,7 @@ CHART = views.Lines(
     by=["seed", "network"],
     where={"data": "copy-memory"},
     label=lambda seed, network: "" if seed else network.upper(),
-    colours={name: place for place, name in enumerate(NETWORKS)},
+    colors={name: place for place, name in enumerate(NETWORKS)},
 ).chart(
     "copy memory: test loss, three seeds",
     "epoch",

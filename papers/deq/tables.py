@@ -105,7 +105,7 @@ STUDY = Study(
             where={"data": "ptb", "seed": 0},
             label=NETWORKS,
             style=dict.fromkeys(common.TIED, "dashed"),
-            colours=dict(zip(NETWORKS, (0, 1, 0, 1), strict=True)),
+            colors=dict(zip(NETWORKS, (0, 1, 0, 1), strict=True)),
         ).chart(
             "Penn Treebank: validation perplexity", "epoch", "perplexity", log_y=True, whole_x=True
         ),

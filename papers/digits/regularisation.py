@@ -21,10 +21,10 @@ from equilibria.run.studies.views import Chart, Derived, Lines, Pivot, first
 from papers.digits.common import with_means
 
 OPTIONS = (
-    *("--optimiser.lr", "5e-3", "--eval_solver.name", "Anderson", "--eval_solver.period", "3"),
+    *("--optimizer.lr", "5e-3", "--eval_solver.name", "Anderson", "--eval_solver.period", "3"),
     *("--eval_solver.rtol", "1e-3", "--eval_solver.max_evals", "400"),
 )
-VARIANTS = {"without": ("--regulariser.name", "null"), "with": ()}
+VARIANTS = {"without": ("--regularizer.name", "null"), "with": ()}
 MEANS = {"forward": 2, "evals": 2, "converged": 4, "radius": 2, "accuracy": 4}
 VALUES = {
     "evaluations in training": "forward",

@@ -64,7 +64,7 @@ STUDY = Study(
                 marks=[
                     Lines("h1", "h2", where={"cell": cell}, merge=None, label="h_k"),
                     *(
-                        [Lines("s1", "s2", where={"cell": cell}, merge=None, colours=1,
+                        [Lines("s1", "s2", where={"cell": cell}, merge=None, colors=1,
                                style="points", label="h_k + h_(k-1)")]
                         if "ERNN" in cell
                         else []

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -11,6 +11,7 @@ from equilibria.run.studies.study import Context, Point, Scale, Study, grid
 from equilibria.run.studies.views import Cell, Lines, Pivot
 from equilibria.zoo.recurrent.model import ERNNOptions
 from equilibria.zoo.recurrent.model.diagnostics import euler_steps
+from equilibria.zoo.recurrent.model.ernn import ERNNCell
 
 SIZES, ACTIVATIONS = (0.1, 0.5, 1.0, 1.9, 2.5), ("relu", "tanh", "sigmoid")
 WIDTH, CHANNELS, SAMPLES, STEPS, BOUND = 32, 9, 64, 60, 0.9
@@ -20,7 +21,7 @@ def steps(context: Context, *, activation: Any, size: float) -> Iterable[dict[st
     """Distance to the equilibrium after each Euler step, and the conditions of the theorems."""
     torch.manual_seed(0)
     options = ERNNOptions(activation=activation, bound=BOUND)
-    cell = options.build(CHANNELS, WIDTH).double()
+    cell = cast(ERNNCell, options.build(CHANNELS, WIDTH)).double()
     x, before = torch.randn(SAMPLES, CHANNELS).double(), torch.randn(SAMPLES, WIDTH).double()
     found = euler_steps(cell, x, before, size=size, steps=STEPS)
     for k in range(STEPS):

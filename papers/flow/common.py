@@ -54,7 +54,7 @@ NETWORKS: Mapping[str, tuple[Sequence[str], float]] = {
     "DEQ-RAFT, no correction": (_NONE, 15.0),
     "DEQ-RAFT, exact gradient": ((*_NONE, *_EXACT), 25.0),
     "DEQ-RAFT, exact gradient, Jacobian penalty": (
-        (*_NONE, *_EXACT, "--regulariser.gamma", "0.1", "--regulariser.probability", "0.4"),
+        (*_NONE, *_EXACT, "--regularizer.gamma", "0.1", "--regularizer.probability", "0.4"),
         30.0,
     ),
     "DEQ-RAFT, recipe of Chairs": (("--solver.max_evals", "36", "--correction.count", "5"), 25.0),

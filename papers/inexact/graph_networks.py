@@ -39,8 +39,8 @@ NODES: Mapping[str, ModelConfig | Adjoint | None] = {
 OPTIONS: Any = {"hidden": (16,), "dropout": 0.0, "unit_states": True, "bias": False}
 CHAINS: Mapping[str, ModelConfig | None] = {
     "IGNN": None,
-    "EIGNN, iterated": EIGNNConfig(normalise="row", float64=True, **OPTIONS),
-    "GCN, two layers": GCNConfig(normalise="row", float64=True, hidden=(16,), dropout=0.0),
+    "EIGNN, iterated": EIGNNConfig(normalize="row", float64=True, **OPTIONS),
+    "GCN, two layers": GCNConfig(normalize="row", float64=True, hidden=(16,), dropout=0.0),
 }
 """What learns chains."""
 
@@ -63,12 +63,12 @@ def node_training(network: str, seed: int) -> Training:
 def chain_training(network: str, length: int, directed: bool, seed: int) -> Training:
     """Return the training of one of `CHAINS`."""
     recipe = replace(_loaded("chains"), seed=seed)
-    normalise = "row" if directed else "sym"
+    normalize = "row" if directed else "sym"
     task = replace(recipe.task, length=length, directed=directed)
-    recipe = replace(recipe, task=task, model=replace(recipe.model, normalise=normalise))
+    recipe = replace(recipe, task=task, model=replace(recipe.model, normalize=normalize))
     other: Any = CHAINS[network]
     if other is not None:
-        other = replace(other, normalise=normalise)
+        other = replace(other, normalize=normalize)
     return Training(_with(recipe, other), length / 50)
 
 

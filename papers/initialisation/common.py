@@ -18,13 +18,13 @@ NAMES: Mapping[Ensemble, str] = {
 }
 """In the order of the tables; the paper calls the first "random"."""
 
-COLOURS: Mapping[Ensemble, int] = {ensemble: place for place, ensemble in enumerate(NAMES)}
+COLORS: Mapping[Ensemble, int] = {ensemble: place for place, ensemble in enumerate(NAMES)}
 """Of each ensemble, in all charts."""
 
 PAPER: Mapping[Ensemble, str] = {name: NAMES[name] for name in ("gaussian", "orthogonal", "goe")}
 """Those that the paper draws."""
 
-lines = partial(Lines, by=("ensemble",), label=NAMES, colours=COLOURS)
+lines = partial(Lines, by=("ensemble",), label=NAMES, colors=COLORS)
 """A line for each ensemble."""
 
 

@@ -31,7 +31,7 @@ from equilibria.run.trainer import Trainer
 from equilibria.run.trees import to_device
 from equilibria.solve import SolveWarning
 from equilibria.zoo.language.task.language import LanguageTask
-from papers.initialisation.common import COLOURS, PAPER
+from papers.initialisation.common import COLORS, PAPER
 from papers.measures.sequences import segments
 
 
@@ -166,7 +166,7 @@ def predicted(solver: str, data: Data) -> list[Series]:
     measured = set(data.series("seed", solver=solver)["ensemble"])
     rule = partial(Series, y=[5, 8], style="marked")
     return [
-        rule(label="predicted V*" if name == "gaussian" else "", x=[at, at], colour=COLOURS[name])
+        rule(label="predicted V*" if name == "gaussian" else "", x=[at, at], color=COLORS[name])
         for name, at in _critical(data).items()
         if name in measured
     ]

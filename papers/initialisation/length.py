@@ -8,7 +8,7 @@ from equilibria.run.studies.results import Data, Frame
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import NOT_RUN, Chart, Pivot, Table, curve, of
 from equilibria.theory import length_variance_exponent
-from papers.initialisation.common import COLOURS, PAPER, lines
+from papers.initialisation.common import COLORS, PAPER, lines
 from papers.initialisation.linear import point, slope, theory
 from papers.published import AGARWALA_2022, published
 
@@ -74,9 +74,7 @@ def _chart(title: str, weights: str, width: int, *more: Any, **options: Any) -> 
     deltas = [delta for delta in FINE if weights == "tied" or delta >= 0.01]
     style = "line" if options["style"] == "points" else "dashed"
     limits = [
-        curve(
-            "", deltas, partial(theory, "length", each, weights), colour=COLOURS[each], style=style
-        )
+        curve("", deltas, partial(theory, "length", each, weights), color=COLORS[each], style=style)
         for each in PAPER
     ]
     where = {"weights": weights, "width": width}

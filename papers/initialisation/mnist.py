@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from equilibria.run.initialisation import Initialisation
+from equilibria.run.initialization import Initialization
 from equilibria.run.studies.measures.methods import WORDS
 from equilibria.run.studies.study import Point, Scale, Study, grid
 from equilibria.run.studies.views import Chart, Derived, Pivot, first, largest, mean, median
@@ -35,8 +35,8 @@ def points(scale: Scale) -> list[Point]:
     start = partial(learning.threshold, ensembles=list(PAPER), seeds=SEEDS)
     found = [Point({"what": "start"}, [start], reads=[base], minutes=0.2)]
     for each in grid(solver=SOLVERS, ensemble=PAPER, scale=SCALES):
-        begin = Initialisation(ensemble=each["ensemble"], scale=each["scale"])
-        recipe = replace(base, initialisation=begin, **SOLVERS[each["solver"]])
+        begin = Initialization(ensemble=each["ensemble"], scale=each["scale"])
+        recipe = replace(base, initialization=begin, **SOLVERS[each["solver"]])
         measures = [partial(learning.errors_of_seeds, seeds=SEEDS)]
         found.append(Point(each, measures, reads=[recipe], minutes=1))
     return found

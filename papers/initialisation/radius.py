@@ -29,7 +29,7 @@ def _chart(ensemble: Ensemble, name: str) -> Chart:
         curve("the paper's theory", wide.LINES, partial(PLAIN, ensemble)),
     ]
     if ensemble == "goe":
-        marks.append(curve("with the reaction", wide.LINES, partial(CAVITY, ensemble), colour=3))
+        marks.append(curve("with the reaction", wide.LINES, partial(CAVITY, ensemble), color=3))
     return Chart(
         title=f"{name}: against the scale",
         x="sqrt(V)",

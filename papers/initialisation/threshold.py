@@ -25,8 +25,8 @@ def half(rows: Frame) -> float | None:
 def _rules(low: float, high: float) -> list[Any]:
     """A vertical rule at each predicted scale; Gaussian and orthogonal weights share one."""
     return [
-        curve(f"sqrt(V*) {label}", (low, high), float, lambda _, at=at: at(), colour=colour)
-        for label, at, colour in (
+        curve(f"sqrt(V*) {label}", (low, high), float, lambda _, at=at: at(), color=color)
+        for label, at, color in (
             ("Gaussian, orthogonal", partial(wide.critical, "gaussian"), 7),
             ("GOE, the paper's theory", partial(wide.critical, "goe", reaction=False), 5),
             ("GOE, with the reaction", partial(wide.critical, "goe"), 3),

@@ -38,13 +38,13 @@ WORDS = {**NAMES, **{f"{e}-square": f"{NAMES[e]}, GOE's size" for e in ("orthogo
 
 def _recipe(layers: str, size: float, seed: int, scale: Scale) -> Recipe:
     recipe, (ensemble, wide) = named(RECIPE, scale), LAYERS[layers]
-    model, start = cast(Any, recipe.model), cast(Any, recipe.initialisation)
+    model, start = cast(Any, recipe.model), cast(Any, recipe.initialization)
     return replace(
         recipe,
         epochs=recipe.epochs * int(recipe.epoch_steps or POINT) // POINT,
         epoch_steps=POINT,
         model=replace(model, inner=wide * model.width),
-        initialisation=replace(start, ensemble=ensemble, scale=size),
+        initialization=replace(start, ensemble=ensemble, scale=size),
         seed=seed,
     )
 
@@ -115,7 +115,7 @@ STUDY = Study(
                 by=["seed", "layers"],
                 where={"scale": size},
                 label=lambda seed, layers: "" if seed else WORDS[layers],
-                colours={layers: place for place, layers in enumerate(LAYERS)},
+                colors={layers: place for place, layers in enumerate(LAYERS)},
                 merge=None,
             ).chart(
                 f"Fig. 6: sqrt V = {size:g}, {SEEDS} seeds",

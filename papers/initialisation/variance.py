@@ -16,7 +16,7 @@ def square(ensemble: Ensemble, scale: float, *, reaction: bool) -> float | None:
 
 
 PLAIN, CAVITY = partial(square, reaction=False), partial(square, reaction=True)
-REACTION = partial(curve, "GOE, with the reaction", wide.LINES, partial(CAVITY, "goe"), colour=3)
+REACTION = partial(curve, "GOE, with the reaction", wide.LINES, partial(CAVITY, "goe"), color=3)
 VIEWS = [
     wide.table(
         title="Figure 2: h*.h* / N against theory, hard-tanh",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from equilibria.run.recipe import Recipe
-from equilibria.run.regulariser import JacobianPenalty
+from equilibria.run.regularizer import JacobianPenalty
 from equilibria.run.studies.measures.probes import Probing
 from equilibria.run.studies.results import Frame
 from equilibria.run.studies.study import Scale
@@ -43,31 +43,31 @@ class Variant:
     words: str
     limit: int = 30
     model: Mapping[str, Any] = field(default_factory=dict)
-    penalised: bool = False
+    penalized: bool = False
     decay: float = 0.0
     longer: int = 1
 
 
-PRE, UNNORMALISED, DROPOUT = {"pre_norm": True}, {"weight_norm": False}, {"dropout": 0.1}
+PRE, UNNORMALIZED, DROPOUT = {"pre_norm": True}, {"weight_norm": False}, {"dropout": 0.1}
 
 # Limits as in Table 5 of Bai et al. 2021.
 VARIANTS: Mapping[str, Variant] = {
     "tied": Variant(f"weight-tied transformer of {LAYERS} layers", 0),
     "post": Variant("DEQ, post-LN"),
     "pre": Variant("DEQ, pre-LN", model=PRE),
-    "unnormalised": Variant("DEQ, post-LN, no weight norm", model=UNNORMALISED),
+    "unnormalised": Variant("DEQ, post-LN, no weight norm", model=UNNORMALIZED),
     "dropout": Variant("DEQ, post-LN, dropout 0.1", model=DROPOUT),
     "dropout-unnormalised": Variant(
-        "DEQ, post-LN, dropout 0.1, no weight norm", model=DROPOUT | UNNORMALISED
+        "DEQ, post-LN, dropout 0.1, no weight norm", model=DROPOUT | UNNORMALIZED
     ),
     "post-20": Variant("DEQ, post-LN, 20 evaluations", 20),
     "post-15": Variant("DEQ, post-LN, 15 evaluations", 15),
     "decay": Variant("DEQ, post-LN, weight decay 1e-6", decay=1e-6),
     "decay-more": Variant("DEQ, post-LN, weight decay 1e-2", decay=1e-2),
-    "post-jr": Variant("DEQ, post-LN, regularised", 13, penalised=True),
-    "pre-jr": Variant("DEQ, pre-LN, regularised", 14, model=PRE, penalised=True),
+    "post-jr": Variant("DEQ, post-LN, regularised", 13, penalized=True),
+    "pre-jr": Variant("DEQ, pre-LN, regularised", 14, model=PRE, penalized=True),
     "post-jr-long": Variant(
-        "DEQ, post-LN, regularised, twice the length", 13, penalised=True, longer=2
+        "DEQ, post-LN, regularised, twice the length", 13, penalized=True, longer=2
     ),
 }
 
@@ -92,11 +92,11 @@ def recipe_of(name: str, scale: Scale) -> Recipe:
         epochs=EPOCHS[scale],
         epoch_steps=steps,
         batch_size=base.rows // variant.longer,
-        optimiser=replace(base.optimiser, weight_decay=variant.decay),
+        optimizer=replace(base.optimizer, weight_decay=variant.decay),
         solver=replace(base.solver, rtol=1e-3, max_evals=limit),
         eval_solver=None,
         adjoint=replace(base.adjoint, linear=linear),
-        regulariser=PENALTY if variant.penalised else None,
+        regularizer=PENALTY if variant.penalized else None,
         # A warm-up as long as an epoch: the rest is what is looked at.
         pretrain=base.pretrain and replace(base.pretrain, steps=min(base.pretrain.steps, steps)),
     )

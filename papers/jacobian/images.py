@@ -6,7 +6,7 @@ from typing import Any
 
 from equilibria.run import recipe as recipes
 from equilibria.run.recipe import Recipe
-from equilibria.run.regulariser import JacobianPenalty
+from equilibria.run.regularizer import JacobianPenalty
 from equilibria.run.studies.measures.probes import Probing
 from equilibria.run.studies.study import Scale
 from equilibria.run.studies.training import Training
@@ -80,6 +80,6 @@ def recipe_of(name: str, scale: Scale, seed: int = 0) -> Recipe:
         solver=replace(base.solver, **limits),
         eval_solver=None,
         adjoint=replace(base.adjoint, linear=replace(base.adjoint.linear, **limits)),
-        optimiser=replace(base.optimiser, **decayed),
-        regulariser=gamma and JacobianPenalty(gamma=gamma, probability=PROBABILITY),
+        optimizer=replace(base.optimizer, **decayed),
+        regularizer=gamma and JacobianPenalty(gamma=gamma, probability=PROBABILITY),
     )

@@ -113,7 +113,7 @@ def memories(context: Context) -> Iterable[dict[str, Any]]:
         model = run.load().model.to(evaluation.accelerator(recipe.precision).device)
         if reader != "stopped":
             batch = task.feed(recipe.rows, recipe.seed).batch(0)
-            peak = step_bytes(model, task, batch, penalised=recipe.regulariser is not None)
+            peak = step_bytes(model, task, batch, penalized=recipe.regularizer is not None)
             yield {"reader": reader, "step_bytes": peak}
         if isinstance(model, EquilibriumModel) and limit is not None:
             inputs = task.sample("test", recipe.eval_batch_size).inputs

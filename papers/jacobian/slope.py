@@ -24,9 +24,9 @@ def _graph(data: Data, *, curve: Curve) -> list[Series]:
         return []
     z = torch.linspace(*SIGHT, 121, dtype=torch.float64)
     return [
-        Series(label="f", x=z.tolist(), y=curve(z).tolist(), colour=0),
-        Series(label="f = z", x=SIGHT, y=SIGHT, colour=7),
-        zigzag(path["z"][:14], reach=10, label="plain iteration", colour=1),
+        Series(label="f", x=z.tolist(), y=curve(z).tolist(), color=0),
+        Series(label="f = z", x=SIGHT, y=SIGHT, color=7),
+        zigzag(path["z"][:14], reach=10, label="plain iteration", color=1),
     ]
 
 
@@ -86,7 +86,7 @@ STUDY = Study(
                         where={"slope": slope, "solver": "broyden"},
                         merge=None,
                         label="Broyden",
-                        colours=2,
+                        colors=2,
                         style="marked",
                     ),
                 ],

@@ -12,7 +12,7 @@ NAMES = tuple(dict.fromkeys((*FIGURE_3, *FIGURE_7, *FIGURE_8)))
 WORDS = {name: VARIANTS[name].words for name in NAMES}
 LINES = {
     "label": {name: words.removeprefix("DEQ, ") for name, words in WORDS.items()},
-    "colours": {name: place for place, name in enumerate(NAMES)},
+    "colors": {name: place for place, name in enumerate(NAMES)},
 }
 RESIDUAL = f"forward residual after {PROBED}"
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from equilibria import solve
 from equilibria.nn import DEQ
-from equilibria.run.optimiser import Cosine
-from equilibria.run.regulariser import JacobianPenalty
+from equilibria.run.optimizer import Cosine
+from equilibria.run.regularizer import JacobianPenalty
 from equilibria.run.report.panel import Series
 from equilibria.run.report.surfaces import Curve, Surface, SurfacePlot
 from equilibria.run.studies.identity import identified_as
@@ -136,7 +136,7 @@ def train(setting: Setting, gamma: float, seeds: Sequence[int]) -> tuple[ToyCell
     linear = solve.GMRES(rtol=setting.adjoint_rtol, max_evals=setting.limit)
     solver = solve.Anderson(period=3, rtol=setting.rtol, max_evals=setting.limit)
     layer = DEQ(cell, solver=solver, adjoint=solve.Implicit(linear=linear))
-    optimiser = torch.optim.Adam(cell.parameters(), lr=setting.rate)
+    optimizer = torch.optim.Adam(cell.parameters(), lr=setting.rate)
     penalty = JacobianPenalty(gamma=gamma, probability=setting.probability)
     probes = torch.Generator().manual_seed(sum(seeds))
     batches = setting.training // setting.batch
@@ -146,8 +146,8 @@ def train(setting: Setting, gamma: float, seeds: Sequence[int]) -> tuple[ToyCell
         if begin == 0:
             order = torch.stack([torch.randperm(setting.training, generator=g) for g in generators])
         places = order[:, begin : begin + setting.batch]
-        optimiser.param_groups[0]["lr"] = setting.rate * schedule.factor(step, steps)
-        optimiser.zero_grad()
+        optimizer.param_groups[0]["lr"] = setting.rate * schedule.factor(step, steps)
+        optimizer.zero_grad()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", solve.SolveWarning)  # a limit of 6 is often too low
             solution = layer(x.gather(1, places).flatten())
@@ -158,7 +158,7 @@ def train(setting: Setting, gamma: float, seeds: Sequence[int]) -> tuple[ToyCell
             loss.backward()
         assert cell.weights.grad is not None
         cell.weights.grad = cell.weights.grad.renorm(2, 1, setting.clip)
-        optimiser.step()
+        optimizer.step()
     return cell.eval(), x[:, setting.training :], y[:, setting.training :]
 
 
@@ -226,12 +226,12 @@ class Landscape:
         return replace(
             plot,
             surfaces=[
-                surface(label="f(z; x)", z=cell(plane, at).tolist(), colour=2),
-                surface(label="z out = z", z=plane.tolist(), colour=3, alpha=0.35),
+                surface(label="f(z; x)", z=cell(plane, at).tolist(), color=2),
+                surface(label="z out = z", z=plane.tolist(), color=3, alpha=0.35),
             ],
             curves=[
                 Curve(label="equilibria z*(x)", x=X.tolist(), y=found, z=found, dashed=True),
-                Curve(label=f"x = {SLICES[0]:g}", x=place.tolist(), y=z.tolist(), z=cut, colour=0),
+                Curve(label=f"x = {SLICES[0]:g}", x=place.tolist(), y=z.tolist(), z=cut, color=0),
             ],
         )
 
@@ -241,22 +241,22 @@ def _slices(data: Data, gamma: float) -> Iterable[Series]:
     cell, z = _cells(data).get(gamma), torch.linspace(*HEIGHTS, 121)
     if cell is None:
         return
-    yield Series(label="z out = z", x=HEIGHTS, y=HEIGHTS, colour=7)
-    for colour, x in enumerate(SLICES):
+    yield Series(label="z out = z", x=HEIGHTS, y=HEIGHTS, color=7)
+    for color, x in enumerate(SLICES):
         f = cell(z, torch.full_like(z, x)).tolist()
-        yield Series(label=f"x = {x:g}", x=z.tolist(), y=f, colour=colour)
+        yield Series(label=f"x = {x:g}", x=z.tolist(), y=f, color=color)
         states = [0.0]
         for _ in range(12):
             states.append(cell(torch.tensor(states[-1:]), torch.tensor([x])).item())
-        yield zigzag(states, label="", colour=colour)
+        yield zigzag(states, label="", color=color)
 
 
 def _along(data: Data, *, slope: bool = False) -> Iterable[Series]:
     """The fixed points of the networks against x, or the slopes there."""
-    for colour, (gamma, cell) in enumerate(_cells(data).items()):
+    for color, (gamma, cell) in enumerate(_cells(data).items()):
         found = cell.solved(X).value
         y = cell.slope(found, X).abs() if slope else found
-        yield Series(label=f"gamma = {gamma:g}", x=X.tolist(), y=y.tolist(), colour=colour)
+        yield Series(label=f"gamma = {gamma:g}", x=X.tolist(), y=y.tolist(), color=color)
 
 
 H = curve("h(x)", X.tolist(), lambda x: target(torch.tensor(x)).item())

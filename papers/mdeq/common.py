@@ -89,8 +89,8 @@ def _recipe(data: str, kind: str, scale: Scale) -> Recipe:
     recipe: Any = recipes.load(RECIPES[data][scale])
     if kind not in MAKERS:
         return recipe
-    rate = RATES.get(kind, 1.0) * recipe.optimiser.lr
-    recipe = replace(recipe, optimiser=replace(recipe.optimiser, lr=rate))
+    rate = RATES.get(kind, 1.0) * recipe.optimizer.lr
+    recipe = replace(recipe, optimizer=replace(recipe.optimizer, lr=rate))
     description = f"{NAMES[kind]} as large as the network of: {recipe.description}"
     return counterpart.with_model(recipe, _model_of(data, kind, recipe), description)
 

@@ -113,7 +113,7 @@ STUDY = Study(
                         where={"network": "single", "solver": name, "resolution": "highest"},
                         label="single stream",
                         style="dashed",
-                        colours=7,
+                        colors=7,
                     ),
                 ],
             )

@@ -10,14 +10,14 @@ from accelerate import Accelerator
 
 from equilibria.run import evaluation, processes
 from equilibria.run.models import Model
-from equilibria.run.optimiser import AdamW
+from equilibria.run.optimizer import AdamW
 from equilibria.run.recipe import Recipe
 from equilibria.run.run import Run
 from equilibria.run.trainer import Trainer
 from equilibria.run.trees import to_device
 from equilibria.zoo.vision.model.explicit import ResNetConfig
 
-OPTIMISER = AdamW(lr=5e-3, weight_decay=0.02)
+OPTIMIZER = AdamW(lr=5e-3, weight_decay=0.02)
 """Of the peer, whatever the recipe's is: another network wants another learning rate."""
 
 TIMED = 9
@@ -71,7 +71,7 @@ def trained(
     """Train a residual network for so many seconds of steps.
 
     Batches, their order, augmentation, loss and clipping are those of the recipe, the optimiser is
-    `OPTIMISER`. The recipe's schedule of the learning rate runs over the time, not over a number of
+    `OPTIMIZER`. The recipe's schedule of the learning rate runs over the time, not over a number of
     steps, which is not known before. The clock is a run's: it counts the steps alone.
 
     Args:
@@ -90,7 +90,7 @@ def trained(
     asked = [seconds()]
     processes.seed_all(recipe.seed)
     model = task.model(network).to(accelerator.device).train()
-    optimiser = OPTIMISER.build(model)
+    optimizer = OPTIMIZER.build(model)
     feed = task.feed(recipe.rows, recipe.seed)
     step, taken = 0, 0.0
     while taken < (limit := statistics.mean(asked)):
@@ -99,17 +99,17 @@ def trained(
             continue
         start = time.perf_counter()
         # In thousandths of the run: a schedule is a function of whole steps.
-        rate = OPTIMISER.lr * recipe.schedule.factor(int(1000 * taken / limit), 1000)
-        for group in optimiser.param_groups:
+        rate = OPTIMIZER.lr * recipe.schedule.factor(int(1000 * taken / limit), 1000)
+        for group in optimizer.param_groups:
             group["lr"] = rate
         batch = to_device(task.augment(feed.batch(step)), accelerator.device)
         prediction = model(batch.inputs)
         loss = task.loss(model, prediction.output, batch.targets) / task.units(batch.targets)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
         if recipe.clip is not None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-        optimiser.step()
+        optimizer.step()
         with torch.no_grad():
             model.constrain()
         step, taken = step + 1, taken + time.perf_counter() - start

@@ -76,7 +76,7 @@ def _rows(lines: Tensor, **names: str) -> Iterable[dict[str, Any]]:
 def _enlarged(run: Trained, side: int, count: int) -> Tensor:
     """Test images, resized from their own size, with the mean and deviation of the training's."""
     task = cast(ClassificationTask, run.task)
-    own = replace(task.config, size=None, normalise=False).load(run.data_dir)
+    own = replace(task.config, size=None, normalize=False).load(run.data_dir)
     images = resize(own.sample("test", count).inputs, side)
     return images if task.statistics is None else task.statistics.apply(images)
 

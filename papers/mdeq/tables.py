@@ -18,7 +18,7 @@ def _curves(data: str) -> Chart:
         by=["network"],
         where={"data": data},
         label=NAMES,
-        colours={name: place for place, name in enumerate(NAMES)},
+        colors={name: place for place, name in enumerate(NAMES)},
         band=True,
         scale=100,
     )

@@ -32,8 +32,8 @@ def step_memory(context: Context, *, nearest: int | None = None) -> dict[str, in
         depths = [min(depths, key=lambda each: abs(each.evals - nearest))]
     peaks = [step_bytes(model, run.task, batch, solver=each.solver) for each in depths]
     found = {"step_bytes": max(peaks)}
-    if recipe.regulariser is not None:
-        found["penalised_bytes"] = step_bytes(model, run.task, batch, penalised=True)
+    if recipe.regularizer is not None:
+        found["penalised_bytes"] = step_bytes(model, run.task, batch, penalized=True)
     return found
 
 
@@ -44,7 +44,7 @@ def step_bytes(
     *,
     solver: Solver | None = None,
     adjoint: Adjoint | None = None,
-    penalised: bool = False,
+    penalized: bool = False,
 ) -> int:
     """Return the peak of forward and backward minus parameters and gradients, in bytes.
 
@@ -63,7 +63,7 @@ def step_bytes(
         prediction = twin(inputs, carry=carry)
         output = prediction.output
         loss = output.square().mean() if alone else task.loss(twin, output, targets)
-        if penalised:
+        if penalized:
             loss = loss + sum(jacobian_penalty(each) for each in prediction.solutions)
         loss.backward()
         return prediction.carry

@@ -12,7 +12,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from equilibria.learned import Contestant, Distillation, Learned, Outcome, distil
+from equilibria.learned import Contestant, Distillation, Learned, Outcome, distill
 from equilibria.nn import using
 from equilibria.run import evaluation, neural
 from equilibria.run.models import EquilibriumModel
@@ -33,7 +33,7 @@ SEEDS: Mapping[str, Sequence[int]] = {MDEQ: (0, 1, 2), MNIST: (0,), PTB: (0,)}
 """Seeds of each subject: a seed denotes the same network in all studies."""
 
 BATCHES = 24
-"""Batches of inputs, a quarter of them for the contest: the default of `equilibria distil`."""
+"""Batches of inputs, a quarter of them for the contest: the default of `equilibria distill`."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Distilled:
 
 
 def distilled(run: Trained, **changes: Any) -> Distilled:
-    """Return a run's network and the solver that `equilibria distil` would learn for it.
+    """Return a run's network and the solver that `equilibria distill` would learn for it.
 
     Args:
         run: finished.
@@ -134,7 +134,7 @@ def _distilled(path: Any, data_dir: Any, changes: tuple[tuple[str, Any], ...]) -
     inputs = neural.inputs_of(
         model, loaded.data, batches=count, batch_size=size, seed=how.seed, other=False
     )
-    outcome = distil(model.deq, inputs, how)
+    outcome = distill(model.deq, inputs, how)
     seconds = time.perf_counter() - began
     model.deq.neural, model.deq.eval_solver = None, loaded.recipe.eval_solver
     return Distilled(model, loaded.data, how, outcome, seconds, accelerator)

@@ -1,7 +1,7 @@
 """Savings, loss of quality and cost of a learned initial guess and mixing weights.
 
 MDEQ: the network of jacobian/tables without the penalty; MNIST: recipe mnist; Penn Treebank: recipe
-lm-ptb. Solvers are trained as by equilibria distil, with its defaults, on 24 batches of training
+lm-ptb. Solvers are trained as by equilibria distill, with its defaults, on 24 batches of training
 data, and evaluated on the whole test split. Best classical: the best of Picard, Anderson with
 periods 1 and 3, and Broyden in hindsight, for each seed and number of evaluations. Solves return
 the best evaluated state, which after 1 evaluation is the initial guess.

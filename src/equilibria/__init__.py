@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from equilibria import learned, nn, stability, theory
-    from equilibria.learned import NeuralSolver, distil
+    from equilibria.learned import NeuralSolver, distill
     from equilibria.nn import DEQ
     from equilibria.run import data, models
     from equilibria.solve import (
@@ -85,7 +85,7 @@ __all__ = [
     "Unrolled",
     "attach",
     "data",
-    "distil",
+    "distill",
     "fixed_point",
     "learned",
     "models",

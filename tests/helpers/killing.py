@@ -71,7 +71,7 @@ def recipe_of(name: str, folder: Path) -> recipes.Recipe:
     tree["task"]["file"] = str(texts.write(folder / "text.txt"))
     tree["correction"] = {"name": "FixedPointCorrection"}
     if name == "lstm":
-        for key in ("solver", "adjoint", "regulariser", "pretrain", "correction"):
+        for key in ("solver", "adjoint", "regularizer", "pretrain", "correction"):
             del tree[key]
         tree["model"] = {"name": "lstm", "width": 12, "hidden": 12}
     return recipes.parse(tree)

@@ -17,7 +17,7 @@ TINY = {
     "task": {"name": "image_classification", "data": "digits", "shift": 1},
     "model": {"name": "dense", "width": 16},
     "solver": {"name": "Anderson", "rtol": 1e-3, "max_evals": 30},
-    "optimiser": {"name": "AdamW", "lr": 0.01},
+    "optimizer": {"name": "AdamW", "lr": 0.01},
     "epochs": 2,
     "batch_size": 256,
     "probes": 8,

@@ -39,7 +39,7 @@ def digits(name: str, tmp: Path, **config) -> tuple[eq.models.Model, SampleTask]
     """A model of images with drawn weights, and the task of scikit-learn's digits."""
     from equilibria.zoo.vision.task.classification import ImageClassification
 
-    task = ImageClassification(data="digits", normalise=True, valid=100).load(tmp)
+    task = ImageClassification(data="digits", normalize=True, valid=100).load(tmp)
     torch.manual_seed(0)
     solver = {} if name == "resnet" else {"solver": eq.Anderson(rtol=1e-3, max_evals=30)}
     config = {"shape": (1, 8, 8), "classes": 10, **config}

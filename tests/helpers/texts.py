@@ -9,7 +9,7 @@ from applications import present
 
 LANGUAGE = {
     "description": "twelve steps on a small text",
-    "task": {"name": "language_modelling", "unit": "characters", "length": 12, "test_share": 0.1},
+    "task": {"name": "language_modeling", "unit": "characters", "length": 12, "test_share": 0.1},
     "model": {
         "name": "deq-transformer",
         "width": 16,
@@ -23,9 +23,9 @@ LANGUAGE = {
     },
     "solver": {"name": "Anderson", "period": 3, "rtol": 1e-2, "max_evals": 12},
     "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-2, "max_evals": 12}},
-    "regulariser": {"name": "JacobianPenalty", "gamma": 0.1, "probability": 0.5},
+    "regularizer": {"name": "JacobianPenalty", "gamma": 0.1, "probability": 0.5},
     "pretrain": {"name": "ShallowStart", "layers": 2, "steps": 3},
-    "optimiser": {"name": "Adam", "lr": 0.01},
+    "optimizer": {"name": "Adam", "lr": 0.01},
     "epochs": 3,
     "epoch_steps": 4,
     "batch_size": 4,

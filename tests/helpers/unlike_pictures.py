@@ -10,7 +10,7 @@ from PIL import Image
 RGB = np.arange(6 * 8 * 3, dtype=np.uint8).reshape(6, 8, 3) * 5 // 8 * 2
 
 
-GREY = RGB[..., 0]
+GRAY = RGB[..., 0]
 
 
 DEEP = ("I", "I;16", "F")
@@ -19,7 +19,7 @@ DEEP = ("I", "I;16", "F")
 def image(form: str, mode: str) -> bytes:
     if mode in DEEP:
         kind = {"I": np.int32, "I;16": np.uint16, "F": np.float32}[mode]
-        made = Image.fromarray(GREY.astype(kind) * 257)
+        made = Image.fromarray(GRAY.astype(kind) * 257)
     else:
         made = Image.fromarray(RGB).convert(mode)
     content = io.BytesIO()

@@ -16,8 +16,8 @@ from equilibria.learned import (
     Learned,
     Outcome,
     PooledMixer,
-    distil,
-    initialiser_for,
+    distill,
+    initializer_for,
 )
 from equilibria.learned.training import _loss, make_untrained, solve, train
 
@@ -70,7 +70,7 @@ def distillation():
     layer = layer_of().train()
     layer.cell.linear.eval()  # a part that is held fixed
     before = copy.deepcopy(layer.state_dict())
-    return layer, before, distil(layer, batches(12), QUICK)
+    return layer, before, distill(layer, batches(12), QUICK)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_what_pays_is_switched_on(distillation, distilled):
 
 def test_what_does_not_pay_is_not():
     layer = layer_of()
-    outcome = distil(layer, batches(4), Distillation(start_steps=1, steps=0, lr=1e-6))
+    outcome = distill(layer, batches(4), Distillation(start_steps=1, steps=0, lr=1e-6))
     assert not outcome.worth and str(outcome).startswith("Not worth it")
     assert layer.neural is None and layer.eval_solver is None
 
@@ -179,26 +179,26 @@ def test_an_image_state_of_two_resolutions_and_other_sizes():
 
 def test_a_sequence_of_another_length_and_causality():
     x = torch.randn(2, 9, 6)
-    initialiser = initialiser_for((x,), torch.zeros(2, 9, 4), 500)
-    for parameter in initialiser.parameters():
+    initializer = initializer_for((x,), torch.zeros(2, 9, 4), 500)
+    for parameter in initializer.parameters():
         nn.init.normal_(parameter)
-    whole = initialiser((x,), torch.zeros(2, 9, 4))
-    part = initialiser((x[:, :5],), torch.zeros(2, 5, 4))
+    whole = initializer((x,), torch.zeros(2, 9, 4))
+    part = initializer((x[:, :5],), torch.zeros(2, 5, 4))
     torch.testing.assert_close(whole[:, :5], part)
 
 
 def test_a_dense_start_has_one_size():
-    initialiser = initialiser_for((torch.ones(2, 6),), torch.zeros(2, 4), 100)
+    initializer = initializer_for((torch.ones(2, 6),), torch.zeros(2, 4), 100)
     with pytest.raises(ValueError, match=r"expects 6 inputs, but was given \(7,\)"):
-        initialiser((torch.ones(2, 7),), torch.zeros(2, 4))
+        initializer((torch.ones(2, 7),), torch.zeros(2, 4))
     with pytest.raises(ValueError, match="1 tensors, but the state has 2"):
-        initialiser((torch.ones(2, 6),), (torch.zeros(2, 4), torch.zeros(2, 4)))
+        initializer((torch.ones(2, 6),), (torch.zeros(2, 4), torch.zeros(2, 4)))
 
 
 def test_the_budget_is_kept():
     u, z = torch.ones(2, 16, 8, 8), torch.zeros(2, 16, 8, 8)
     sizes = [
-        sum(p.numel() for p in initialiser_for((u,), (z, z), budget).parameters())
+        sum(p.numel() for p in initializer_for((u,), (z, z), budget).parameters())
         for budget in (500, 1000, 4000)
     ]
     assert all(size <= limit + 64 for size, limit in zip(sizes, (500, 1000, 4000), strict=True))
@@ -207,9 +207,9 @@ def test_the_budget_is_kept():
 
 def test_states_without_a_learned_start_are_refused():
     with pytest.raises(ValueError, match=r"no learned initial guess for a state \(2, 3, 4, 5, 6\)"):
-        initialiser_for((torch.ones(2, 3),), torch.zeros(2, 3, 4, 5, 6), 100)
+        initializer_for((torch.ones(2, 3),), torch.zeros(2, 3, 4, 5, 6), 100)
     with pytest.raises(ValueError, match="this layer was given none"):
-        initialiser_for((torch.ones(2, dtype=torch.long),), torch.zeros(2, 4), 100)
+        initializer_for((torch.ones(2, dtype=torch.long),), torch.zeros(2, 4), 100)
 
 
 def test_samples_without_an_equilibrium_do_not_teach():
@@ -278,7 +278,7 @@ def test_how_many_taught_nothing_is_counted():
     easy = [torch.full((30, 24), 20.0) for _ in range(4)]  # tanh is flat there
     data = [(torch.cat([x, hard[:10]]),) for x, (hard,) in zip(easy, batches(4), strict=True)]
     how = replace(QUICK, start_steps=3, steps=1, teacher=eq.Anderson(rtol=1e-5, max_evals=8))
-    outcome = distil(layer, data, how)
+    outcome = distill(layer, data, how)
     assert (outcome.samples, outcome.dropped) == (160, 40)
     assert "40 of 160 samples have no equilibrium" in str(outcome)
 
@@ -301,7 +301,7 @@ def test_the_sentence_says_what_is_slower():
 def test_the_history_is_that_of_the_solver_compared():
     for mixer in ("gram", "pooled", None):
         how = Distillation(history=7, start_steps=2, steps=1, horizon=3, mixer=mixer, budget=300)
-        outcome = distil(layer_of(), batches(2), how)
+        outcome = distill(layer_of(), batches(2), how)
         assert outcome.all["start"].solver.history == 7
     assert outcome.all["start, period 3"].solver.history == 8
 
@@ -323,7 +323,7 @@ def test_a_solver_may_keep_more_than_its_mixer_knows():
 
 def test_weights_of_another_cell_are_refused():
     u, z = torch.ones(2, 5, 6), torch.zeros(2, 5, 4)
-    sequence = initialiser_for((u,), z, 500)
+    sequence = initializer_for((u,), z, 500)
     for other, state in ((torch.ones(2, 6), z), (u[..., :3], z), (u, z[..., :3]), (u, z[:, 0])):
         with pytest.raises(ValueError, match="it was distilled from another cell"):
             sequence((other,), state)
@@ -331,17 +331,17 @@ def test_weights_of_another_cell_are_refused():
 
 def test_what_cannot_be_distilled_is_refused():
     with pytest.raises(TypeError, match=r"this is a tensor of shape \(32, 24\)"):
-        distil(layer_of(), [x for (x,) in batches(4)], QUICK)
+        distill(layer_of(), [x for (x,) in batches(4)], QUICK)
     with pytest.raises(TypeError, match="expects a DEQ, but was given a Cell"):
-        distil(layer_of().cell, batches(4), QUICK)
+        distill(layer_of().cell, batches(4), QUICK)
     with pytest.raises(ValueError, match=r"steps must not be negative, a whole number; got 2\.5"):
         Distillation(steps=2.5)
     with pytest.raises(TypeError, match="teacher must be a classical solver"):
         Distillation(teacher=eq.NeuralSolver())
     with pytest.raises(ValueError, match="at least 2 batches"):
-        distil(layer_of(), batches(1), QUICK)
+        distill(layer_of(), batches(1), QUICK)
     with pytest.raises(ValueError, match="rows of this layer are coupled"):
-        distil(layer_of(coupled=True), batches(2), QUICK)
+        distill(layer_of(coupled=True), batches(2), QUICK)
     for options, message in (
         ({"horizon": 0}, "horizon must be at least 1; got 0"),
         ({"steps": -1}, "steps must not be negative"),
@@ -353,7 +353,7 @@ def test_what_cannot_be_distilled_is_refused():
         ({"lr": 0.0}, "lr must be positive"),
         ({"budget": 0}, "budget must be at least 1"),
         ({"mixed": -1.0}, "mixed must not be negative"),
-        ({"initialiser": False, "mixer": None}, "nothing to learn"),
+        ({"initializer": False, "mixer": None}, "nothing to learn"),
     ):
         with pytest.raises(ValueError, match=message):
             Distillation(**options)
@@ -413,7 +413,7 @@ def test_the_weight_of_the_mixed_residual_falls(mixed):
     losses = {}
     for c in (mixed, 1.0, 0.0):
         fields = {"loss": "error", "mixer": "pooled", "error": 0.0, "mixed": c, "lr": 1e-30}
-        how = Distillation(start_steps=0, steps=5, horizon=4, initialiser=False, **fields)
+        how = Distillation(start_steps=0, steps=5, horizon=4, initializer=False, **fields)
         losses[c] = torch.tensor(losses_of(make_untrained(layer, pool, how), layer, pool, how))
     assert not losses[0.0].any()
     want = mixed * torch.tensor([max(1 - step / 2, min(1.0, 5e-8 / mixed)) for step in range(5)])
@@ -426,12 +426,12 @@ def test_the_layer_is_left_as_it_was(distillation):
     begin = layer.neural
     before = copy.deepcopy(begin.state_dict())
     with torch.no_grad():  # it needs gradients of its own
-        outcome = distil(layer, batches(4), replace(QUICK, start_steps=50), begin=begin)
+        outcome = distill(layer, batches(4), replace(QUICK, start_steps=50), begin=begin)
     assert outcome.learned.learned is not begin
     assert all(torch.equal(value, before[name]) for name, value in begin.state_dict().items())
     wider = [(x.double(),) for (x,) in batches(4)]
     how = replace(QUICK, start_steps=50)
-    outcome = distil(layer.double(), wider, how, begin=begin.float())
+    outcome = distill(layer.double(), wider, how, begin=begin.float())
     assert outcome.all["start"].converged == 1
 
 
@@ -481,7 +481,7 @@ def test_threads_do_not_disturb_each_other(distilled):
 def test_a_start_that_is_not_finite_is_the_layers_own():
     layer = layer_of()
     (pool,) = solve(layer, batches(1), eq.Anderson(rtol=1e-5))
-    learned = Learned(initialiser_for(pool.inputs, pool.own, 500))
+    learned = Learned(initializer_for(pool.inputs, pool.own, 500))
     with torch.no_grad():
         for parameter in learned.parameters():
             parameter.fill_(torch.nan)

@@ -72,22 +72,22 @@ def test_compiled(kind: str, way, train: bool) -> None:
     torch.compiler.reset()
 
 
-class Normalised(nn.Module):
+class Normalized(nn.Module):
     """Two layers under a parametrisation."""
 
-    def __init__(self, normalise):
+    def __init__(self, normalize):
         super().__init__()
         torch.manual_seed(0)
         self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
         nn.init.orthogonal_(self.second.weight, 0.5)
-        normalise(self)
+        normalize(self)
 
     def forward(self, z, x):
         return torch.tanh(self.second(self.first(z)) + x)
 
 
 @pytest.mark.parametrize(
-    ("normalise", "way"),
+    ("normalize", "way"),
     [
         (eq.nn.weight_norm, "with the model"),
         (eq.nn.spectral_norm, "by itself"),
@@ -95,11 +95,11 @@ class Normalised(nn.Module):
         (eq.nn.weight_dropout, "by itself"),
     ],
 )
-def test_normalised_weights_break_no_graph(normalise, way):
+def test_normalised_weights_break_no_graph(normalize, way):
     """Compiled code reads the forward's weights as inputs: new weights compile nothing anew."""
     torch.compiler.reset()
     counters.clear()
-    cell, x = Normalised(normalise), torch.linspace(-1, 1, 12).view(3, 4)
+    cell, x = Normalized(normalize), torch.linspace(-1, 1, 12).view(3, 4)
     layer = eq.DEQ(torch.compile(cell, backend="aot_eager") if way == "by itself" else cell)
     plain = eq.DEQ(cell)
     called = torch.compile(layer, backend="aot_eager") if way == "with the model" else layer
@@ -123,8 +123,8 @@ def test_normalised_weights_break_no_graph(normalise, way):
 def test_a_layer_that_a_compiled_cell_closes_over_keeps_its_own_weights():
     """It is no part of the outer cell, whose forward holds nothing of it."""
     torch.compiler.reset()
-    inner = eq.DEQ(Normalised(lambda m: eq.nn.weight_dropout(m, 0.3)))
-    outer = Normalised(eq.nn.weight_norm)
+    inner = eq.DEQ(Normalized(lambda m: eq.nn.weight_dropout(m, 0.3)))
+    outer = Normalized(eq.nn.weight_norm)
     forward = outer.forward
     outer.forward = lambda z, x: forward(z, 0.1 * inner(x).value)
     x = torch.linspace(-1, 1, 12).view(3, 4)

@@ -43,11 +43,11 @@ class Cell(nn.Module):
         return torch.tanh(self.recur(self.drop(z)) + self.inject(x))
 
 
-def make(normalise=None, p=0.0, **options) -> Any:
+def make(normalize=None, p=0.0, **options) -> Any:
     torch.manual_seed(0)
     cell = Cell(p=p).double()
-    if normalise is not None:
-        normalise(cell)
+    if normalize is not None:
+        normalize(cell)
     return DEQ(cell, **{"init": zeros, "solver": TIGHT, "adjoint": EXACT} | options)
 
 
@@ -75,20 +75,20 @@ def assert_same(a, b):
 
 # --------------------------------------------------------------------------------- derivatives
 
-NORMALISE = [None, weight_norm, lambda m: spectral_norm(m, 0.4)]
+NORMALIZE = [None, weight_norm, lambda m: spectral_norm(m, 0.4)]
 
 
 @pytest.mark.parametrize(
-    ("normalise", "p", "drop_finished"),
+    ("normalize", "p", "drop_finished"),
     [
-        *((normalise, 0.4, True) for normalise in NORMALISE),
-        (NORMALISE[1], 0.4, False),
-        (NORMALISE[2], 0.0, True),
+        *((normalize, 0.4, True) for normalize in NORMALIZE),
+        (NORMALIZE[1], 0.4, False),
+        (NORMALIZE[2], 0.0, True),
     ],
 )
-def test_gradients_are_those_of_unrolling(normalise, p, drop_finished):
-    layer = make(normalise, p, drop_finished=drop_finished)
-    unrolled = make(normalise, p, drop_finished=drop_finished, adjoint=Unrolled())
+def test_gradients_are_those_of_unrolling(normalize, p, drop_finished):
+    layer = make(normalize, p, drop_finished=drop_finished)
+    unrolled = make(normalize, p, drop_finished=drop_finished, adjoint=Unrolled())
     for xs in ([data()], [data(), 3 * data()]):  # the layer called once, and twice
         values, got = gradients(layer, *xs)
         expected_values, expected = gradients(unrolled, *xs)
@@ -97,11 +97,11 @@ def test_gradients_are_those_of_unrolling(normalise, p, drop_finished):
 
 
 @pytest.mark.parametrize(
-    ("normalise", "training"),
-    [(NORMALISE[1], False), (NORMALISE[2], True), (NORMALISE[2], False)],
+    ("normalize", "training"),
+    [(NORMALIZE[1], False), (NORMALIZE[2], True), (NORMALIZE[2], False)],
 )
-def test_gradcheck(normalise, training):
-    layer = make(normalise, p=0.3).train(training)
+def test_gradcheck(normalize, training):
+    layer = make(normalize, p=0.3).train(training)
     names = [name for name, _ in layer.named_parameters()]
 
     def run(x, *values):
@@ -305,10 +305,10 @@ def test_a_layer_inside_a_layer(p, drop_finished, inside):
 # ---------------------------------------------------------------------------------------- copies
 
 
-@pytest.mark.parametrize("normalise", NORMALISE)
-def test_copies_compute_the_same(normalise):
+@pytest.mark.parametrize("normalize", NORMALIZE)
+def test_copies_compute_the_same(normalize):
     adjoint = Implicit(linear=GMRES(rtol=1e-5))
-    layer = make(normalise, solver=Picard(rtol=1e-6), adjoint=adjoint).float()
+    layer = make(normalize, solver=Picard(rtol=1e-6), adjoint=adjoint).float()
     x = data().float()
     layer(x).value.sum().backward()  # after a use, too
     value = layer(x).value
@@ -316,7 +316,7 @@ def test_copies_compute_the_same(normalise):
     assert twin.solver == layer.solver
     assert torch.equal(twin(x).value, value)
 
-    fresh = make(normalise, solver=Picard(rtol=1e-6), adjoint=adjoint).float()
+    fresh = make(normalize, solver=Picard(rtol=1e-6), adjoint=adjoint).float()
     with torch.no_grad():
         for parameter in fresh.parameters():
             parameter.mul_(0.3)
@@ -334,11 +334,11 @@ def test_copies_compute_the_same(normalise):
 def test_an_average_of_a_training_run():
     layer = make(weight_norm, p=0.2)
     average = AveragedModel(layer, multi_avg_fn=get_ema_multi_avg_fn(0.5))
-    optimiser = torch.optim.SGD(layer.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.5)
     for _ in range(3):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         layer(data()).value.square().sum().backward()
-        optimiser.step()
+        optimizer.step()
         average.update_parameters(layer)
     average.eval()
     layer.eval()
@@ -397,14 +397,14 @@ def test_a_learned_start_saves_evaluations():
     start = nn.Sequential(nn.Linear(3, 32), nn.Tanh(), nn.Linear(32, 5)).double()
     layer = make(solver=Picard(rtol=1e-4), init=start)
     assert set(start.parameters()) <= set(layer.parameters())
-    optimiser = torch.optim.Adam(start.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(start.parameters(), lr=1e-2)
     x = data(64)
     before = layer(x)
     for _ in range(300):
         loss = (layer.init(x) - before.value.detach()).square().mean()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     after = layer(x)
     assert after.stats.evals.double().mean() < before.stats.evals.double().mean() - 1
     assert (after.status == Status.CONVERGED).all()

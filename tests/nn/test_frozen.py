@@ -78,8 +78,8 @@ def test_a_class_that_is_made_of_torchs_class_reads_the_same():
     assert parametrization.calls == 1
 
 
-@pytest.mark.parametrize("normalise", [False, True])
-def test_a_checkpoint_inside_the_cell_finds_the_forwards_masks_and_weights(normalise):
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a_checkpoint_inside_the_cell_finds_the_forwards_masks_and_weights(normalize):
     class Cell(nn.Module):
         def __init__(self, checkpointed):
             super().__init__()
@@ -87,7 +87,7 @@ def test_a_checkpoint_inside_the_cell_finds_the_forwards_masks_and_weights(norma
             self.linear = nn.Linear(8, 8)
             self.drop = VariationalDropout(0.5)
             self.checkpointed = checkpointed
-            if normalise:
+            if normalize:
                 spectral_norm(self.linear)
 
         def inner(self, z, x):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import equilibria as eq
-from equilibria.learned import Initialiser, Learned
+from equilibria.learned import Initializer, Learned
 from equilibria.nn import DEQ, using
 
 
@@ -116,7 +116,7 @@ def test_what_is_no_method_or_is_for_other_cells_is_refused(layer: DEQ) -> None:
         pass
 
 
-class Solved(Initialiser):
+class Solved(Initializer):
     """Guesses the equilibrium itself."""
 
     def __init__(self, layer: DEQ) -> None:

@@ -64,7 +64,7 @@ class Cell(nn.Module):
         self.queries, self.keys = drawn(n, n), drawn(n, n)
         self.norm = nn.LayerNorm(n)
         self.groups = nn.GroupNorm(2, n)
-        self.normaliser = bool(rng.integers(2)) or cut in ("part", "number")
+        self.normalizer = bool(rng.integers(2)) or cut in ("part", "number")
         self.what = str(rng.choice(["rows", "columns", "weight", "bias", "operand"]))
         if kind == "pair":  # whose two leaves each take a part of the same value
             self.what = str(rng.choice(["leaf", "weight", "operand"]))
@@ -105,7 +105,7 @@ class Cell(nn.Module):
         weight, bias = self.cut_at("weight", self.weight), self.cut_at("bias", self.bias)
         if self.kind == "energy" or self.cut == "energy":
             return self.descend(z, x)
-        if self.normaliser:
+        if self.normalizer:
             size = z.norm(dim=-1, keepdim=True)
             if self.cut == "part":
                 size = size.detach()

@@ -168,14 +168,14 @@ def draw_cases(count: int, seed: int) -> Iterator[Case]:
 class Cell(nn.Module):
     """tanh(W z + x) or its layer normalisation."""
 
-    def __init__(self, width: int, normalised: bool) -> None:
+    def __init__(self, width: int, normalized: bool) -> None:
         super().__init__()
         self.inner = nn.Linear(width, width)
-        self.normalised = normalised
+        self.normalized = normalized
 
     def forward(self, z: Tensor, x: Tensor) -> Tensor:
         y = self.inner(z) + x
-        return functional.layer_norm(y, (y.shape[1],)) if self.normalised else torch.tanh(y)
+        return functional.layer_norm(y, (y.shape[1],)) if self.normalized else torch.tanh(y)
 
 
 def train_cells(count: int, seed: int) -> Iterator[Case]:
@@ -186,13 +186,13 @@ def train_cells(count: int, seed: int) -> Iterator[Case]:
         cell, inputs, out = Cell(width, number % 2 == 1), nn.Linear(8, width), nn.Linear(width, 4)
         layer = eq.DEQ(cell, solver=eq.Auto(rtol=1e-4, max_evals=200))
         parameters = [*layer.parameters(), *inputs.parameters(), *out.parameters()]
-        optimiser = torch.optim.Adam(parameters, lr=1e-2)
+        optimizer = torch.optim.Adam(parameters, lr=1e-2)
         data, target = torch.randn(64, 8), torch.randn(64, 4)
         for _ in range(100):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss = functional.mse_loss(out(layer(inputs(data)).value), target)
             loss.backward()
-            optimiser.step()
+            optimizer.step()
         cell = cell.double().requires_grad_(False)
         single = copy.deepcopy(cell).float()
         cells = {torch.float64: cell, torch.float32: single}

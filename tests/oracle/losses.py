@@ -48,13 +48,13 @@ COMMON: dict[str, Any] = {
     "batch_size": 16,
     "eval_batch_size": 16,
 }
-GREY = {"task.data": "digits", "model.shape": [1, 8, 8]}  # for MNIST, which is not here
+GRAY = {"task.data": "digits", "model.shape": [1, 8, 8]}  # for MNIST, which is not here
 WORDS = {"task.data": None, "task.file": "text.txt"}
 SMALL: dict[str, dict[str, Any]] = {
     "digits": {},
     "digits-jr": {},
-    "mnist": {**GREY, "model.channels": 16, "model.stride": 2},
-    "mnist-dense": {**GREY, "task.size": None, "task.samples": None},
+    "mnist": {**GRAY, "model.channels": 16, "model.stride": 2},
+    "mnist-dense": {**GRAY, "task.size": None, "task.samples": None},
     "mdeq-cifar10-16": {
         "task": {"name": "own_images", "data": "images", "size": 16},
         "model.shape": [3, 16, 16],

@@ -64,18 +64,18 @@ TASKS: dict[str, dict[str, Any]] = {
     "regularised": {
         "task": {"name": "image_classification", "data": "digits"},
         "model": {"name": "dense", "width": 24, "bound": 100.0, "scale": 0.3},
-        "regulariser": {"name": "JacobianPenalty", "gamma": 1.0, "probability": 0.5},
+        "regularizer": {"name": "JacobianPenalty", "gamma": 1.0, "probability": 0.5},
     },
     "images": {
         "task": {"name": "own_images", "data": "IMAGES"},
         "model": {"name": "mdeq", **MULTISCALE, "head_channels": [4, 8], "final": 16},
     },
     "masks": {
-        "task": {"name": "image_segmentation", "data": "SCENES", "normalise": True},
+        "task": {"name": "image_segmentation", "data": "SCENES", "normalize": True},
         "model": {"name": "mdeq-segmentation", **MULTISCALE},
     },
     "text": {
-        "task": {"name": "language_modelling", "unit": "characters", "length": 16, "file": "TEXT"},
+        "task": {"name": "language_modeling", "unit": "characters", "length": 16, "file": "TEXT"},
         "model": {**TRANSFORMER, "memory": 8},
     },
     "copying": {
@@ -92,7 +92,7 @@ TASKS: dict[str, dict[str, Any]] = {
     },
     "graph": {
         "task": {"name": "chains", "length": 12},
-        "model": {"name": "ignn", "hidden": [8], "normalise": "row", "float64": True},
+        "model": {"name": "ignn", "hidden": [8], "normalize": "row", "float64": True},
         "batch_size": 1,
         "eval_batch_size": 1,
     },
@@ -109,7 +109,7 @@ TASKS: dict[str, dict[str, Any]] = {
     },
 }
 COMMON = {
-    "optimiser": {"name": "Adam", "lr": 3e-3},
+    "optimizer": {"name": "Adam", "lr": 3e-3},
     "schedule": {"name": "Constant"},
     "pretrain": None,
     "epochs": EPOCHS,

@@ -30,7 +30,7 @@ RENAMED: dict[str, str] = {
     "equilibria.Relay": "equilibria.Fallback",
     "equilibria.nn.Distillation": "equilibria.learned.Distillation",
     "equilibria.nn.Outcome": "equilibria.learned.Outcome",
-    "equilibria.nn.distil": "equilibria.learned.distil",
+    "equilibria.nn.distill": "equilibria.learned.distill",
     "equilibria.solve.NeuralSolver": "equilibria.learned.NeuralSolver",
 }
 """Public names of `before-core`, "equilibria.NAME", and what they are called since."""
@@ -68,7 +68,7 @@ def identities() -> dict[str, list[str | None]]:
     """The identity of every point of every study."""
     from rich.console import Console
 
-    catalogue = importlib.import_module("equilibria.run.studies.catalogue")
+    catalog = importlib.import_module("equilibria.run.studies.catalog")
     runner = importlib.import_module("equilibria.run.studies.runner")
     training = importlib.import_module("equilibria.run.studies.training")
     # Older packages do not count the generations of the core; theirs is the first.
@@ -77,9 +77,9 @@ def identities() -> dict[str, list[str | None]]:
     found: dict[str, list[str | None]] = {}
     with tempfile.TemporaryDirectory() as folder:
         store = training.Store(Path(folder), Console(quiet=True))
-        for name in catalogue.names():
+        for name in catalog.names():
             found[name] = []
-            for point in runner.check(catalogue.find(name), "cpu"):
+            for point in runner.check(catalog.find(name), "cpu"):
                 try:
                     found[name].append(runner.identity_of(point, store, **first))
                 except Exception:  # data that are not here

@@ -18,7 +18,7 @@ from equilibria.run import recipe as recipes
 from equilibria.run.bench import methods
 from equilibria.run.bench.contestants import MissingPeer, contestants
 from equilibria.run.cli.main import main
-from equilibria.run.studies import catalogue, pages, runner
+from equilibria.run.studies import catalog, pages, runner
 from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import Point
 from equilibria.run.studies.training import Training
@@ -188,7 +188,7 @@ def test_gradients_are_measured(name, tables_of, monkeypatch):
     monkeypatch.setattr(common, "require_peers", lambda *names: None)
     case = {"width": 5, "batch": 2, "radius": 0.5}
     points = common.points({"tiny": case}, two_ways, rtol=1e-4, rounds=1)
-    grids = tables_of(catalogue.find(f"bench/{name}"), points)
+    grids = tables_of(catalog.find(f"bench/{name}"), points)
     rows = next(grid for grid in grids if grid.title.endswith("all figures")).rows
     errors = {
         row[1]: float(next(c for c in row if "e-" in str(c) or "e+" in str(c))) for row in rows
@@ -204,7 +204,7 @@ def test_gradients_are_measured(name, tables_of, monkeypatch):
     ],
 )
 def test_a_point_is_measured(name, factors, tables_of):
-    grids = tables_of(catalogue.find(name), only=lambda point: point.factors == factors)
+    grids = tables_of(catalog.find(name), only=lambda point: point.factors == factors)
     (row,) = (row for row in grids[0].rows if "not run" not in row)
     assert list(row[: len(factors)]) == list(factors.values())
     if name == "bench/rules":
@@ -376,7 +376,7 @@ def test_a_class_of_ones_own_takes_part(study, name, default, bench_own):
     status, said = bench_own(study, "--own", f"its_own:{name}")
     assert status == 0 and f"its_own:{name} beside {default}" in said
     assert not Path("results").exists()
-    join = catalogue.find(f"bench/{study}").own
+    join = catalog.find(f"bench/{study}").own
     assert join is not None
     its_study = join(f"its_own:{name}")
     data = runner.collect(its_study, Path(f"runs/own/its_own.{name}/bench-{study}.csv"))

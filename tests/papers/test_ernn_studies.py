@@ -49,7 +49,7 @@ def test_a_baseline_does_not_take_over_what_is_the_equilibrated_networks():
 def test_all_networks_of_a_study_are_trained_alike():
     for study in (har, adding, noisy, order):
         recipes = [run.recipe for point in study.points("cpu") for run in point.runs.values()]
-        for name in ("optimiser", "schedule", "epochs", "batch_size", "clip"):
+        for name in ("optimizer", "schedule", "epochs", "batch_size", "clip"):
             assert len({repr(getattr(each, name)) for each in recipes}) == 1, (study, name)
 
 

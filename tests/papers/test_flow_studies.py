@@ -24,7 +24,7 @@ from papers.measures.memory import step_bytes
 SIZE = {"encoder": "small", "stages": [8, 8, 8], "features": 16, "levels": 1, "radius": 1}
 TASK = {"name": "optical_flow", "data": "layers", "size": [32, 40], "samples": 8, "test": 4}
 COMMON = {
-    "optimiser": {"name": "AdamW", "lr": 1e-3}, "epochs": 1, "epoch_steps": 1, "batch_size": 2,
+    "optimizer": {"name": "AdamW", "lr": 1e-3}, "epochs": 1, "epoch_steps": 1, "batch_size": 2,
     "eval_batch_size": 4, "probes": 2,
 }  # fmt: skip
 IMPLICIT = {
@@ -240,8 +240,8 @@ def test_only_what_a_row_names_is_changed():
     assert base.correction is not None and bare.correction is None
     assert (bare.model, bare.task, bare.adjoint) == (base.model, base.task, base.adjoint)
     raft = shipped(common.RAFT, 1).recipe
-    assert (raft.optimiser, raft.schedule, raft.epochs) == (
-        base.optimiser, base.schedule, base.epochs,
+    assert (raft.optimizer, raft.schedule, raft.epochs) == (
+        base.optimizer, base.schedule, base.epochs,
     )  # fmt: skip
     assert raft.solver is None and raft.model.hidden == base.model.hidden
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from equilibria.run import recipe as recipes
-from equilibria.run.studies import catalogue, pages
+from equilibria.run.studies import catalog, pages
 from equilibria.run.studies.study import Point
 from equilibria.run.studies.training import Training
 
@@ -20,8 +20,8 @@ SIZES = {"epochs": 2, "epoch_steps": 3, "batch_size": 4, "eval_batch_size": 4, "
 
 
 def load(name):
-    catalogue._import_file.cache_clear()  # tests change what is in the module
-    study = catalogue.find(str(FOLDER / f"{name}.py"))
+    catalog._import_file.cache_clear()  # tests change what is in the module
+    study = catalog.find(str(FOLDER / f"{name}.py"))
     return study, study.points.__globals__
 
 
@@ -33,8 +33,8 @@ def recipe(tmp_path):
     tree = {
         "description": "tiny",
         "model": CELL,
-        "optimiser": {"name": "AdamW", "lr": 3e-3},
-        "task": {"name": "language_modelling", **text},
+        "optimizer": {"name": "AdamW", "lr": 3e-3},
+        "task": {"name": "language_modeling", **text},
         **SOLVES,
         **SIZES,
     }

@@ -27,7 +27,7 @@ SIZES = {"epochs": 2, "epoch_steps": 2, "batch_size": 4, "eval_batch_size": 500,
 SOLVES = {
     "solver": {"name": "Anderson", "rtol": 1e-2, "max_evals": 12},
     "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-2, "max_evals": 12}},
-    "optimiser": {"name": "AdamW", "lr": 3e-3},
+    "optimizer": {"name": "AdamW", "lr": 3e-3},
 }
 IMAGES = {
     "task": {"name": "image_classification", "data": "digits", "samples": 40, "valid": 20},
@@ -78,7 +78,7 @@ def run(monkeypatch, tmp_path, unsaved):
     """Run some points of a study on tiny networks: run(study, seeds) -> its rows."""
     (tmp_path / "text.txt").write_text("the cat sat on the mat and the dog lay by the door\n" * 60)
     text = {"file": str(tmp_path / "text.txt"), "unit": "words", "length": 8}
-    words = {"task": {"name": "language_modelling", **text}, "model": CELL, **SOLVES, **SIZES}
+    words = {"task": {"name": "language_modeling", **text}, "model": CELL, **SOLVES, **SIZES}
     paths = {}
     for name, tree in (("images", DENSE), ("lm-ptb", words)):
         paths[name] = tmp_path / f"{name}.yaml"

@@ -11,7 +11,7 @@ import torch
 
 from equilibria.nn.init import fill
 from equilibria.nn.init.ensembles import disk
-from equilibria.run.studies import catalogue, pages, runner
+from equilibria.run.studies import catalog, pages, runner
 from equilibria.run.studies.measures.methods import WORDS, methods
 from equilibria.run.studies.study import Point
 from equilibria.run.studies.views import NOT_RUN
@@ -116,11 +116,11 @@ def test_the_largest_workable_scale_has_no_gap_below_it():
 
 def test_three_studies_show_the_rows_of_one():
     for name in ("variance", "radius", "threshold"):
-        assert catalogue.rows_of(f"initialisation/{name}") == "initialisation-variance"
+        assert catalog.rows_of(f"initialisation/{name}") == "initialisation-variance"
 
 
 def test_points_that_were_not_run_say_so_beside_those_that_were():
-    study, path = catalogue.find("initialisation/moments"), RESULTS / "initialisation-moments.csv"
+    study, path = catalog.find("initialisation/moments"), RESULTS / "initialisation-moments.csv"
     data = runner.collect(study, path)
     known = data.points["ensemble"] == "goe"
     part = replace(

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from equilibria.run import recipe as recipes
-from equilibria.run.initialisation import Initialisation
-from equilibria.run.optimiser import SGD
+from equilibria.run.initialization import Initialization
+from equilibria.run.optimizer import SGD
 from equilibria.run.studies.results import Data
 from papers.initialisation import learning, mnist, transformer
 from papers.initialisation.common import PAPER
@@ -25,7 +25,7 @@ def digits(**fields):
 def characters(folder):
     (folder / "text.txt").write_text(TEXT)
     tree = recipes.read("lm-ptb-characters")
-    tree["task"] = {"name": "language_modelling", "file": str(folder / "text.txt"), "length": 8}
+    tree["task"] = {"name": "language_modeling", "file": str(folder / "text.txt"), "length": 8}
     tree["task"]["unit"] = "characters"
     tree["model"] |= {"width": 8, "heads": 2, "inner": 16}
     return recipes.parse(tree | {"epochs": 2, "epoch_steps": 3, "batch_size": 4})
@@ -43,7 +43,7 @@ def test_a_training_is_its_epochs_and_what_is_examined():
 
 
 def test_a_training_that_diverges_is_not_examined():
-    recipe = digits(optimiser=SGD(lr=1e38))
+    recipe = digits(optimizer=SGD(lr=1e38))
     found, _ = learning.learn(
         recipe, recipe.task.load(), lambda trainer: pytest.fail("was examined")
     )
@@ -65,7 +65,7 @@ def test_both_studies_are_measured(tmp_path, measured, monkeypatch):
     assert len(rows) == 2 and rows["error"].between(0, 1).all()
 
     recipe = characters(tmp_path)
-    assert isinstance(recipe.initialisation, Initialisation)
+    assert isinstance(recipe.initialization, Initialization)
     monkeypatch.setattr(transformer, "POINT", 3)
     monkeypatch.setattr(transformer, "named", lambda *_: recipe)
     first = {"layers": "goe", "scale": 1.0, "seed": 0}

@@ -28,7 +28,7 @@ RECIPE = {
     },
     "solver": {"name": "Anderson", "rtol": 1e-2, "max_evals": 12},
     "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-2, "max_evals": 12}},
-    "optimiser": {"name": "AdamW", "lr": 3e-3}, "pretrain": {"name": "ShallowStart", "steps": 2},
+    "optimizer": {"name": "AdamW", "lr": 3e-3}, "pretrain": {"name": "ShallowStart", "steps": 2},
     "epochs": 2, "epoch_steps": 2, "batch_size": 4, "eval_batch_size": 500, "probes": 2,
 }  # fmt: skip
 
@@ -43,10 +43,10 @@ def test_trainings_differ_where_they_say(name, scale):
     assert recipe.solver.max_evals == recipe.adjoint.linear.max_evals == limit
     assert 3 * THIRD == LIMIT
     if name in GAMMAS:
-        assert recipe.regulariser.gamma == GAMMAS[name] and recipe.optimiser == plain.optimiser
+        assert recipe.regularizer.gamma == GAMMAS[name] and recipe.optimizer == plain.optimizer
     else:
-        assert recipe.regulariser is None
-        assert (recipe.optimiser.weight_decay == images.DECAY) == (name == "decay")
+        assert recipe.regularizer is None
+        assert (recipe.optimizer.weight_decay == images.DECAY) == (name == "decay")
     assert recipes.parse(recipes.dump(recipe)) == recipe
 
 

@@ -14,12 +14,12 @@ from rich.console import Console
 from equilibria.run import evaluation
 from equilibria.run import memory as train_memory
 from equilibria.run import recipe as recipes
-from equilibria.run.initialisation import ShallowStart
+from equilibria.run.initialization import ShallowStart
 from equilibria.run.models import EquilibriumModel
 from equilibria.run.recipe import IMPLICIT
-from equilibria.run.regulariser import JacobianPenalty
+from equilibria.run.regularizer import JacobianPenalty
 from equilibria.run.report import svg
-from equilibria.run.studies import catalogue, pages, runner
+from equilibria.run.studies import catalog, pages, runner
 from equilibria.run.studies.measures import timing
 from equilibria.run.studies.results import Data
 from equilibria.run.studies.training import Store
@@ -35,7 +35,7 @@ from papers.measures import counterpart, memory, sequences
 COMMON = {
     "solver": {"name": "Anderson", "rtol": 1e-2, "max_evals": 12},
     "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-2, "max_evals": 12}},
-    "optimiser": {"name": "AdamW", "lr": 3e-3},
+    "optimizer": {"name": "AdamW", "lr": 3e-3},
     "epochs": 2, "epoch_steps": 3, "batch_size": 4, "eval_batch_size": 4, "probes": 2,
 }  # fmt: skip
 MODELS = {
@@ -46,7 +46,7 @@ MODELS = {
     "trellisnet": {"name": "deq-trellisnet", "width": 4, "hidden": 8, "scale": 0.2},
 }  # fmt: skip
 CELLS = sorted(MODELS)
-STUDIES = [name for name in catalogue.names() if name.startswith("deq/")]
+STUDIES = [name for name in catalog.names() if name.startswith("deq/")]
 VARIANTS = {
     "jacobian/language": {"tied", "early", "post-jr-long"},
     "jacobian/stability": {"post", "pre-jr"},
@@ -61,7 +61,7 @@ def small(tmp_path_factory):
     line = "the cat sat on the mat and the dog lay by the door while it rained\n"
     (folder / "text.txt").write_text(line * 60)
     task = {
-        "name": "language_modelling",
+        "name": "language_modeling",
         "file": str(folder / "text.txt"),
         "unit": "words",
         "length": 8,
@@ -69,7 +69,7 @@ def small(tmp_path_factory):
     copying = {"name": "copy_memory", "delay": 5, "train": 16, "test": 4}
     pretrain = {"name": "ShallowStart", "layers": 2, "steps": 2}
     trees = {
-        "transformer": {"task": task, "pretrain": pretrain, "regulariser": PENALTY},
+        "transformer": {"task": task, "pretrain": pretrain, "regularizer": PENALTY},
         "trellisnet": {"task": task},
         "copy-memory": {"task": copying},
     }
@@ -111,7 +111,7 @@ def run(small):
     store = Store(small / "runs", Console(quiet=True))
 
     def execute(name, networks=()):
-        study, file = catalogue.find(name), small / f"{name.replace('/', '-')}.csv"
+        study, file = catalog.find(name), small / f"{name.replace('/', '-')}.csv"
         options = {"path": file, "store": store, "console": store.console}
         if networks:
             options["only"] = lambda point: point.factors["network"] in networks
@@ -146,7 +146,7 @@ def network(small):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_of_2019_runs_to_its_end(run, name):
-    for grid in pages.render(catalogue.find(name), run(name)).grids:
+    for grid in pages.render(catalog.find(name), run(name)).grids:
         if "WikiText" not in grid.title:
             assert NOT_RUN not in [cell for row in grid.rows for cell in row]
 
@@ -246,8 +246,8 @@ def test_a_variant_differs_where_it_says_and_sees_as_many_tokens(small, name):
     base = jacobian_common.recipe_of("post", "cpu")
     assert recipe.task.length * recipe.batch_size == base.task.length * base.batch_size
     assert recipe.epochs == base.epochs and recipe.epoch_steps == base.epoch_steps
-    assert recipe.optimiser.weight_decay == variant.decay
-    assert (recipe.regulariser is not None) == variant.penalised
+    assert recipe.optimizer.weight_decay == variant.decay
+    assert (recipe.regularizer is not None) == variant.penalized
     for key, value in variant.model.items():
         assert getattr(recipe.model, key) == value != getattr(base.model, key)
     if variant.limit:
@@ -264,27 +264,27 @@ def test_a_step_with_the_penalty_holds_more_than_one_without(network):
     solver = dataclasses.replace(model.deq.solver, rtol=0.0, max_evals=12, patience=None)
     plain = memory.step_bytes(model, task, batch, solver=solver)
     assert known.kind == "deq" and plain == pytest.approx(known.bytes, rel=0.01)
-    assert memory.step_bytes(model, task, batch, solver=solver, penalised=True) > plain
+    assert memory.step_bytes(model, task, batch, solver=solver, penalized=True) > plain
     assert all(p.grad is None for p in model.parameters())
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
 def test_both_kinds_of_step_are_timed_and_weighed_as_they_are_drawn(small, share):
     penalty = JacobianPenalty(gamma=0.1, probability=share)
-    recipe = dataclasses.replace(loaded(), pretrain=None, regulariser=penalty)
+    recipe = dataclasses.replace(loaded(), pretrain=None, regularizer=penalty)
     stack = counterpart.explicit(recipe, layers=2)
     trainers = {
         name: Trainer(each, each.task.load(), evaluation.accelerator("float32"))
         for name, each in {"deq": recipe, "tied": stack}.items()
     }
-    drawn = trainers["deq"].stabiliser.counts
+    drawn = trainers["deq"].stabilizer.counts
     found = timing.steps(trainers)
     steps = timing.ROUNDS + timing.WARM_UP
     assert drawn["applied"] == (steps if share else 0)
     assert drawn["steps"] - drawn["applied"] == steps
-    plain, penalised = found["deq"]["plain"], found["deq"]["penalised"]
-    assert (penalised is None) == (share == 0)
-    whole = (1 - share) * plain + share * (penalised or 0)
+    plain, penalized = found["deq"]["plain"], found["deq"]["penalised"]
+    assert (penalized is None) == (share == 0)
+    whole = (1 - share) * plain + share * (penalized or 0)
     assert found["deq"]["step"] == pytest.approx(whole)
     tied = found["tied"]
     assert tied["step"] == tied["plain"] and tied["penalised"] is None
@@ -328,7 +328,7 @@ def test_a_row_has_converged_where_all_of_its_pieces_have(small, monkeypatch, pi
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("tied", [True, False])
 def test_everything_but_the_fixed_point_is_the_same(small, cell, tied):
-    recipe = dataclasses.replace(loaded(cell, "--seed", "3"), regulariser=JacobianPenalty())
+    recipe = dataclasses.replace(loaded(cell, "--seed", "3"), regularizer=JacobianPenalty())
     stack = counterpart.explicit(recipe, layers=5, tied=tied)
     ours, theirs = recipes.dump(recipe), recipes.dump(stack)
     assert stack.model.layers == 5 and stack.model.tied is tied and not stack.model.implicit
@@ -378,7 +378,7 @@ def test_a_recurrent_network_has_the_size_nearest_to_the_others(small, name):
 
     width = made.model.hidden
     assert made.model.width == width and miss(width) <= min(miss(width - 1), miss(width + 1))
-    assert made.optimiser == recipe.optimiser and made.solver is None
+    assert made.optimizer == recipe.optimizer and made.solver is None
 
 
 # --- tables of made-up rows -----------------------------------------------------------------------
@@ -413,8 +413,8 @@ def made_up(study, figures, changes=()):
 def whole(factors):
     if factors["network"].startswith("both"):
         return [TIMED]
-    penalised = factors["network"].startswith("deq")
-    return [TRAINED | ({"penalised_bytes": 2**21} if penalised else {})]
+    penalized = factors["network"].startswith("deq")
+    return [TRAINED | ({"penalised_bytes": 2**21} if penalized else {})]
 
 
 def compared(changes=(), row=0):

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from equilibria.run import memory as step_memory
 from equilibria.run.report import svg
-from equilibria.run.studies import catalogue, pages, runner
+from equilibria.run.studies import catalog, pages, runner
 from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import grid
 from equilibria.run.studies.training import Store
@@ -27,7 +27,7 @@ RECIPE = {
     },
     "solver": {"name": "Anderson", "rtol": 1e-2, "max_evals": 12},
     "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-2, "max_evals": 12}},
-    "optimiser": {"name": "AdamW", "lr": 3e-3},
+    "optimizer": {"name": "AdamW", "lr": 3e-3},
     "epochs": 1, "epoch_steps": 3, "batch_size": 4, "eval_batch_size": 500, "probes": 2,
 }  # fmt: skip
 
@@ -41,7 +41,7 @@ def run(tmp_path_factory):
     store = Store(folder / "runs", Console(quiet=True))
 
     def execute(name, **options):
-        study, file = catalogue.find(name), folder / f"{name.replace('/', '-')}.csv"
+        study, file = catalog.find(name), folder / f"{name.replace('/', '-')}.csv"
         outcome = runner.execute(study, path=file, store=store, console=store.console, **options)
         assert not outcome.failed
         data = runner.collect(study, file)
@@ -85,8 +85,8 @@ def test_networks_of_one_size_are_trained_alike(run):
     aim = common.parameters("cifar10", base)
     for kind, makers in common.MAKERS.items():
         recipe = recipes[kind]
-        rate = common.RATES.get(kind, 1.0) * base.optimiser.lr
-        assert recipe.optimiser == dataclasses.replace(base.optimiser, lr=rate)
+        rate = common.RATES.get(kind, 1.0) * base.optimizer.lr
+        assert recipe.optimizer == dataclasses.replace(base.optimizer, lr=rate)
         miss = abs(common.parameters("cifar10", recipe) - aim)
         others = [maker(base.model, 8, n) for maker, n in itertools.product(makers, range(1, 4))]
         assert miss <= min(abs(common.parameters("cifar10", base, m) - aim) for m in others)
@@ -125,7 +125,7 @@ def test_the_course_of_each_resolution_and_size(run):
 
 @pytest.mark.parametrize("make", [residuals._enlarged, residuals._mosaics])
 def test_images_of_each_size_are_normalised_as_in_the_training(make):
-    task = ImageClassification(data="digits", size=4, samples=20, normalise=True).load()
+    task = ImageClassification(data="digits", size=4, samples=20, normalize=True).load()
     trained = SimpleNamespace(task=task, data_dir=None)
     torch.testing.assert_close(make(trained, 4, 8), task.sample("test", 8).inputs)
     own = ImageClassification(data="digits").load().sample("test", 8).inputs  # 8 x 8 pixels

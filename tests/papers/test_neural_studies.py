@@ -24,7 +24,7 @@ DIGITS: dict[str, Any] = {
     "probes": 2,
 }
 TEXT: dict[str, Any] = {
-    "task": {"name": "language_modelling", "unit": "characters", "length": 12, "test_share": 0.3},
+    "task": {"name": "language_modeling", "unit": "characters", "length": 12, "test_share": 0.3},
     "model": {"name": "deq-transformer", "width": 16, "heads": 2, "inner": 24, "memory": 8},
     "solver": {"name": "Anderson", "period": 3, "rtol": 1e-2, "max_evals": 12},
     "batch_size": 4,

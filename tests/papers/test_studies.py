@@ -6,20 +6,20 @@ from pathlib import Path
 import pytest
 
 from applications import needs
-from equilibria.run.studies import catalogue, pages, runner
+from equilibria.run.studies import catalog, pages, runner
 from equilibria.run.studies.results import ORIGIN
 from equilibria.run.studies.views import NOT_RUN
 from papers.initialisation import solvers, wide
 from papers.published import published
 
 RESULTS = Path(__file__).parents[2] / "results"
-NAMES = catalogue.names()
+NAMES = catalog.names()
 APPLICATIONS = {"flow": "flow", "ernn": "recurrent", "representation": "signal"}
 """Papers whose studies all use one application."""
 
 
 def test_the_studies_of_all_papers_are_found():
-    assert {name.partition("/")[0] for name in NAMES} == set(catalogue.ORDER) - {"solvers"}
+    assert {name.partition("/")[0] for name in NAMES} == set(catalog.ORDER) - {"solvers"}
     assert len(NAMES) >= 28
 
 
@@ -70,8 +70,8 @@ def test_a_study_shows_what_was_measured_and_what_was_not(
     name, monkeypatch, tmp_path, shown, no_reaction, unsaved
 ):
     monkeypatch.setenv("EQUILIBRIA_DATA", "/nowhere")
-    assert len(catalogue.source_of(name).read_text("utf-8").splitlines()) <= 150
-    study = catalogue.find(name)
+    assert len(catalog.source_of(name).read_text("utf-8").splitlines()) <= 150
+    study = catalog.find(name)
     points = {scale: runner.check(study, scale) for scale in ("cpu", "gpu")}
     for each in points.values():
         assert each and all(point.minutes > 0 for point in each)
@@ -84,7 +84,7 @@ def test_a_study_shows_what_was_measured_and_what_was_not(
     pages.picture(empty, tmp_path / "empty.svg")
     assert "not run" in pages.markdown(name, tmp_path)
 
-    path = RESULTS / f"{catalogue.rows_of(name)}.csv"
+    path = RESULTS / f"{catalog.rows_of(name)}.csv"
     if path.exists():
         page = pages.markdown(name, RESULTS)
         _, (data, measured) = shown
@@ -95,7 +95,7 @@ def test_a_study_shows_what_was_measured_and_what_was_not(
 
 
 def test_results_hold_one_table_a_study_and_pictures_and_nothing_else():
-    known = {catalogue.file_of(name) for name in NAMES}
+    known = {catalog.file_of(name) for name in NAMES}
     files = [path for path in RESULTS.iterdir() if path.is_file() and path.name[0] != "."]
     assert {path.stem for path in files} <= known
     assert {path.suffix for path in files} <= {".csv", ".svg"}

@@ -16,8 +16,8 @@ from several import several
 TIGHT = {
     "solver": {"name": "Anderson", "rtol": 1e-6, "max_evals": 80},
     "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-6}},
-    "optimiser": {"name": "SGD", "lr": 0.5, "momentum": 0.0},
-    "regulariser": None,
+    "optimizer": {"name": "SGD", "lr": 0.5, "momentum": 0.0},
+    "regularizer": None,
     "pretrain": None,
 }
 
@@ -45,7 +45,7 @@ def test_micro_batches_of_unequal_units_give_the_gradient_of_the_whole(make, lan
     language["model"]["embedding_initial"] = 0.5
     language |= TIGHT | {
         "batch_size": 4,
-        "optimiser": SLOW,
+        "optimizer": SLOW,
         "correction": {"name": "FixedPointCorrection"},
     }
     found, told = {}, {}

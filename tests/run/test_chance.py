@@ -6,10 +6,10 @@ from torch.nn import functional
 
 from equilibria.run import examination
 from equilibria.run.models import Prediction
-from equilibria.run.tasks.base import LabelledTask
+from equilibria.run.tasks.base import LabeledTask
 
 
-class Labelled(LabelledTask):
+class Labeled(LabeledTask):
     """Three classes, whose samples are never looked at."""
 
     def complete(self, config):
@@ -18,7 +18,7 @@ class Labelled(LabelledTask):
 
 def chance(targets, answers):
     """The accuracy of the answers, and the best one of exchanged answers."""
-    task = Labelled({}, "sha256:0")
+    task = Labeled({}, "sha256:0")
     logits = 5.0 * functional.one_hot(answers, 3)
     answer = examination._answer(task, None, Prediction(logits, ()), targets)
     return answer.figures["accuracy"], examination._chance(answer, task.primary)

@@ -96,7 +96,7 @@ def test_a_folder_to_resume_that_is_not_there_is_named_as_it_was_typed(name, cap
     [
         ("--model.width", 10**23, "model.width: expected a whole number up to 4,294,967,295"),
         ("--epochs", 10**30, "epochs: expected a whole number up to 4,294,967,295"),
-        ("--optimiser.lr", "1e400", "lr must be positive and finite; got inf"),
+        ("--optimizer.lr", "1e400", "lr must be positive and finite; got inf"),
         ("--model.width", 4 * 10**9, "out of memory"),
     ],
 )

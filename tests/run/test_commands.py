@@ -190,7 +190,7 @@ def test_help_of_a_recipe_lists_its_keys_with_their_values(before, capsys):
     with pytest.raises(SystemExit):
         main(["train", *before, "digits", "--help"])
     out = " ".join(capsys.readouterr().out.split())
-    for key in ("--solver.history", "--model.width", "--optimiser.lr", "--adjoint.linear.rtol"):
+    for key in ("--solver.history", "--model.width", "--optimizer.lr", "--adjoint.linear.rtol"):
         assert key in out
     assert "default: 0.005" in out
 

@@ -35,7 +35,7 @@ def test_tab_completes_commands_recipes_options_and_files(tmp_path):
     assert ask("re") == {c for c in commands() if c.startswith("re")}
     assert ask("train", "digits") == {n for n in recipes.available() if n.startswith("digits")}
     assert ask("reproduce", "deq/g") == {"deq/growth"}
-    assert ask("train", "digits", "--regulariser.g") == {"--regulariser.gamma"}
+    assert ask("train", "digits", "--regularizer.g") == {"--regularizer.gamma"}
     assert {"--samples", "--debug"} <= ask("doctor", "run", "--")
     assert ask("evaluate", "scr") == ask("train", "digits", "--out", "scr") == {"script"}
     assert ask("evaluate", "$") == {"$(touch harm)"} and not (tmp_path / "harm").exists()
@@ -44,7 +44,7 @@ def test_tab_completes_commands_recipes_options_and_files(tmp_path):
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_other_shells_have_scripts_too(shell):
     text = script(shell)
-    assert "digits-jr" in text and "regulariser.gamma" in text
+    assert "digits-jr" in text and "regularizer.gamma" in text
 
 
 def test_an_unknown_shell_is_told_the_others(capsys):

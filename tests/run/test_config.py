@@ -80,10 +80,10 @@ def test_solvers_are_identified_by_the_names_of_published_rows(tree):
     tree["solver"] = {"name": "Anderson"}
     assert recipes.decisive(recipes.parse(tree))["solver"]["name"] == "Anderson"
     newton = {"name": "Auto", "newton": {"name": "GMRES", "restart": 30}}
-    assert recipes.modernise(newton) == newton
-    assert recipes.modernise({"name": "Auto", "linear": newton["newton"]}) == newton
+    assert recipes.modernize(newton) == newton
+    assert recipes.modernize({"name": "Auto", "linear": newton["newton"]}) == newton
     old = {"solver": {"name": "AlternatingAnderson", "history": 4}}
-    assert recipes.modernise(old) == {"solver": {"name": "Anderson", "history": 4, "period": 3}}
+    assert recipes.modernize(old) == {"solver": {"name": "Anderson", "history": 4, "period": 3}}
 
 
 def test_a_forward_solver_may_stand_in_for_the_linear_one(tree):
@@ -110,16 +110,16 @@ BAD = [
     ("solver.history", "many", "solver.history: expected a whole number or null", "'many'"),
     ("epochs", 2.5, "epochs: expected a whole number", "got 2.5"),
     ("model.shape", "big", "model.shape: expected a list, each a whole number", "'big'"),
-    ("regulariser", {"name": "None"}, "regulariser: no 'None'", "JacobianPenalty, null"),
+    ("regularizer", {"name": "None"}, "regularizer: no 'None'", "JacobianPenalty, null"),
     ("precision", "fp61", "precision: no 'fp61'", "did you mean 'fp16'?"),
     ("solver.rtol", -1e-3, "solver: ", "rtol"),
     ("solver.history", 0, "solver: ", "history"),
-    ("optimiser.lr", 0.0, "optimiser: lr must be positive", "0.0"),
+    ("optimizer.lr", 0.0, "optimizer: lr must be positive", "0.0"),
     ("schedule.warmup", 2.0, "schedule: warmup", "2.0"),
     ("batch_size", 0, "batch_size must be at least 1", "0"),
     ("clip", -1.0, "clip must be positive", "-1.0"),
     ("model", None, "model: is missing", "dense"),
-    ("regulariser.controller", {}, "regulariser.controller.evals: is missing", "no default"),
+    ("regularizer.controller", {}, "regularizer.controller.evals: is missing", "no default"),
 ]
 
 
@@ -153,22 +153,49 @@ def test_a_bad_option_is_named(tree, options, what):
 
 
 def test_an_option_switches_on_what_can_be_but_one_thing(tree):
-    for off in ({}, {"regulariser": None}):
-        found = recipes.parse({**tree, **off}, ["--regulariser.gamma", ".1"])
-        assert found.regulariser is not None and found.regulariser.gamma == 0.1
-        assert recipes.parse({**tree, **off}).regulariser is None
-    with pytest.raises(ConfigError, match=r"regulariser\.gamma"):
-        recipes.parse(tree, ["--regulariser.gama", ".1"])
+    for off in ({}, {"regularizer": None}):
+        found = recipes.parse({**tree, **off}, ["--regularizer.gamma", ".1"])
+        assert found.regularizer is not None and found.regularizer.gamma == 0.1
+        assert recipes.parse({**tree, **off}).regularizer is None
+    with pytest.raises(ConfigError, match=r"regularizer\.gamma"):
+        recipes.parse(tree, ["--regularizer.gama", ".1"])
 
 
-@pytest.mark.parametrize("key", ["initialisation", "regulariser", "solver"])
+@pytest.mark.parametrize(
+    ("british", "american"),
+    [
+        ({"optimiser": {"name": "SGD", "lr": 0.1}}, {"optimizer": {"name": "SGD", "lr": 0.1}}),
+        ({"initialisation": {"scale": 0.5}}, {"initialization": {"scale": 0.5}}),
+        ({"regulariser": {"gamma": 2.0}}, {"regularizer": {"gamma": 2.0}}),
+        ({"task": {"name": "language_modelling"}}, {"task": {"name": "language_modeling"}}),
+    ],
+    ids=["optimiser", "initialisation", "regulariser", "language_modelling"],
+)
+def test_british_spellings_are_read_too(british, american):
+    base = recipes.read("lm-text" if "task" in american else "digits")
+    mine = {key: value for key, value in base.items() if key not in american}
+    task = {"task": {**base["task"], **british["task"]}} if "task" in british else british
+    assert recipes.parse({**mine, **task}) == recipes.parse(
+        {**base, **american | {"task": {**base["task"], **american.get("task", {})}}}
+    )
+
+
+def test_british_options_are_read_too():
+    words = ("--optimiser.lr", "0.5", "--regulariser.gamma", "2", "--task.normalise", "false")
+    spelt = ("--optimizer.lr", "0.5", "--regularizer.gamma", "2", "--task.normalize", "false")
+    assert recipes.load("digits", words) == recipes.load("digits", spelt)
+    with pytest.raises(ConfigError, match="nothing to solve"):
+        recipes.parse({**recipes.read("digits"), "model": {"name": "resnet"}}, words)
+
+
+@pytest.mark.parametrize("key", ["initialization", "regularizer", "solver"])
 def test_what_has_keys_of_its_own_is_taken_away_by_its_name(tree, key):
-    tree["initialisation"] = {"scale": 0.5}
+    tree["initialization"] = {"scale": 0.5}
     with pytest.raises(ConfigError) as error:
         recipes.parse(tree, [f"--{key}", "null"])
     assert f"--{key}.name null" in str(error.value)
-    gone = ["--initialisation.name", "null"]
-    assert recipes.parse(tree, gone).initialisation is None
+    gone = ["--initialization.name", "null"]
+    assert recipes.parse(tree, gone).initialization is None
 
 
 def test_an_unknown_recipe_names_the_nearest():
@@ -244,7 +271,7 @@ def test_a_saved_recipe_is_read_under_its_former_names():
         "adjoint": {"name": "Implicit", "linear": {"name": "Relay", "last": {"name": "Dense"}}},
         "audit": {"name": "Audited", "floor": 0.9, "every": 7, "rung": 2},
     }
-    today = recipes.modernise(former)
+    today = recipes.modernize(former)
     assert today == {
         "drop_finished": True,
         "adjoint": {
@@ -253,4 +280,4 @@ def test_a_saved_recipe_is_read_under_its_former_names():
         },
         "audit": {"name": "AdaptiveAdjoint", "min_cosine": 0.9, "check_every": 7, "level": 2},
     }
-    assert recipes.modernise(today) == today
+    assert recipes.modernize(today) == today

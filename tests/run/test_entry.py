@@ -222,7 +222,7 @@ STRIPES = Entry(
     name="stripes",
     title="Stripes",
     read=read,
-    remotes=(Remote(files=(), addresses=("drawn",), licence="CC0"),),
+    remotes=(Remote(files=(), addresses=("drawn",), license="CC0"),),
 )
 
 

@@ -18,7 +18,7 @@ from equilibria.run.run import load
 
 IMAGES = {
     "description": "two epochs on small images",
-    "task": {"name": "image_classification", "size": 8, "channels": 1, "normalise": True},
+    "task": {"name": "image_classification", "size": 8, "channels": 1, "normalize": True},
     "model": {"name": "dense", "width": 8, "classes": 3},
     "solver": {"name": "Anderson", "rtol": 1e-2, "max_evals": 20},
     "epochs": 2,
@@ -27,7 +27,7 @@ IMAGES = {
 }
 TEXT = {
     "description": "four steps on a small text",
-    "task": {"name": "language_modelling", "unit": "words", "length": 8},
+    "task": {"name": "language_modeling", "unit": "words", "length": 8},
     "model": {"name": "deq-transformer", "width": 8, "heads": 2, "inner": 8, "memory": 4},
     "solver": {"name": "Anderson", "period": 3, "rtol": 1e-2, "max_evals": 8},
     "epochs": 1,

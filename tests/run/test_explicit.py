@@ -23,7 +23,7 @@ def explicit(language):
     """explicit(name) -> a recipe of an explicit network."""
 
     def build(name):
-        keys = ("solver", "adjoint", "regulariser", "pretrain")
+        keys = ("solver", "adjoint", "regularizer", "pretrain")
         tree = {key: value for key, value in language.items() if key not in keys}
         return {**tree, "model": {"name": name, **MODELS[name]}}
 
@@ -61,7 +61,7 @@ def test_a_recipe_of_one_has_nothing_of_an_equilibrium(explicit):
         ("solver", {"name": "Anderson", "period": 3}),  # the default, but written down
         ("adjoint", {"name": "JacobianFree"}),
         ("drop_finished", True),
-        ("regulariser", {"name": "JacobianPenalty"}),
+        ("regularizer", {"name": "JacobianPenalty"}),
         ("correction", {"name": "FixedPointCorrection"}),
         ("pretrain", {"name": "ShallowStart"}),
     ],

@@ -146,7 +146,7 @@ RECIPE = {
     "task": {"name": "motion"},
     "model": {"name": "motion-deq", "width": 6},
     "solver": {"name": "Anderson", "rtol": 1e-3, "max_evals": 40},
-    "optimiser": {"name": "Adam", "lr": 0.02},
+    "optimizer": {"name": "Adam", "lr": 0.02},
     "epochs": 2,
     "batch_size": 8,
     "accumulate": 2,

@@ -15,15 +15,15 @@ from equilibria.run.cli.option_words import as_options, list_options
 from equilibria.stability import doctor
 
 SAID = {
-    "channel 0 is 1 everywhere: set task.normalise to false": "channel 0 is 1 everywhere: give "
-    "--task.normalise false",
+    "channel 0 is 1 everywhere: set task.normalize to false": "channel 0 is 1 everywhere: give "
+    "--task.normalize false",
     "set solver.name to Broyden and solver.memory to null": "give --solver.name Broyden and "
     "--solver.memory null",
     "or have images brought to a larger size with task.size": "or have images brought to a larger "
     "size with --task.size",
     "as it is read, with task.channels: 3 (RGB) or 1 (grey)": "as it is read, with "
     "--task.channels 3 (RGB) or 1 (grey)",
-    "raise regulariser.gamma from 2 to 4, and watch": "raise --regulariser.gamma from 2 to 4, and "
+    "raise regularizer.gamma from 2 to 4, and watch": "raise --regularizer.gamma from 2 to 4, and "
     "watch",
     "lower rtol of the solver (solver.rtol).": "lower rtol of the solver (--solver.rtol).",
     "Lower adjoint.linear.rtol to 1e-3.": "Lower --adjoint.linear.rtol to 1e-3.",

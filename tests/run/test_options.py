@@ -13,7 +13,7 @@ from equilibria.run import config
 from equilibria.run import recipe as recipes
 from equilibria.run.cli.main import commands, main
 from equilibria.run.registry import find_imported
-from equilibria.run.studies import catalogue
+from equilibria.run.studies import catalog
 
 RECIPE = {
     "description": "five steps on digits",
@@ -84,7 +84,7 @@ def test_quiet_leaves_where_the_result_is(folder, capsys):
 
 def test_quiet_leaves_names_of_a_list(capsys):
     assert printed(capsys, "recipes", "--quiet").split("\n")[:-1] == recipes.available()
-    assert printed(capsys, "reproduce", "--quiet").split("\n")[:-1] == list(catalogue.names())
+    assert printed(capsys, "reproduce", "--quiet").split("\n")[:-1] == list(catalog.names())
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,11 @@ def test_help_fits_80_columns_and_has_no_python_in_it(words, capsys, monkeypatch
 
 def test_the_help_of_a_recipe_shows_what_could_be_chosen_in_place_of_null(capsys):
     out = printed(capsys, "train", "digits", "--help")
-    for key in ("initialisation.ensemble", "regulariser.gamma", "regulariser.controller.evals"):
+    for key in ("initialization.ensemble", "regularizer.gamma", "regularizer.controller.evals"):
         assert f"  --{key} " in out
-    assert "--regulariser.name NAME" in out
+    assert "--regularizer.name NAME" in out
     assert re.search(r"--solver.rtol FLOAT\|LIST\|MAPPING\s+relative tolerance", out)
-    assert re.search(r"--regulariser.name.*?default: null", out, re.DOTALL)
+    assert re.search(r"--regularizer.name.*?default: null", out, re.DOTALL)
 
 
 def test_the_help_of_a_recipe_names_the_keys_of_every_class(capsys):
@@ -145,11 +145,11 @@ def test_the_help_of_a_recipe_names_the_keys_of_every_class(capsys):
 @pytest.mark.parametrize("command", ["recipes", "reproduce"])
 def test_names_in_a_list_are_whole(command, capsys, monkeypatch):
     # Every study with the points of one: the real grids are read in test_studies.py.
-    few = catalogue.find("digits/training").points("cpu")[:2]
-    find, load = catalogue.find, functools.cache(recipes.load)
-    monkeypatch.setattr(catalogue, "find", lambda name: replace(find(name), points=lambda _: few))
+    few = catalog.find("digits/training").points("cpu")[:2]
+    find, load = catalog.find, functools.cache(recipes.load)
+    monkeypatch.setattr(catalog, "find", lambda name: replace(find(name), points=lambda _: few))
     monkeypatch.setattr(recipes, "load", load)
-    names = recipes.available() if command == "recipes" else catalogue.names()
+    names = recipes.available() if command == "recipes" else catalog.names()
     for columns in (None, "80", "60"):
         for name in ("COLUMNS", "FORCE_COLOR"):
             monkeypatch.delenv(name, raising=False)

@@ -13,9 +13,9 @@ from equilibria.run.report.gallery import gallery
 from equilibria.run.report.summary import tiles
 
 
-def png(colour: tuple[int, int, int] = (200, 30, 30)) -> bytes:
+def png(color: tuple[int, int, int] = (200, 30, 30)) -> bytes:
     buffer = io.BytesIO()
-    Image.new("RGB", (4, 4), colour).save(buffer, "PNG")
+    Image.new("RGB", (4, 4), color).save(buffer, "PNG")
     return buffer.getvalue()
 
 
@@ -151,7 +151,7 @@ def test_overlap_of_each_class_is_read_from_the_evaluation() -> None:
         )
     )
     assert found is not None and found.head == "IoU"
-    assert [(bar.figure, bar.colour, bar.units) for bar in found.bars] == [
+    assert [(bar.figure, bar.color, bar.units) for bar in found.bars] == [
         ("90 %", "#808080", "100 %"),
         ("–", "#400080", "0 %"),
     ]

@@ -161,7 +161,7 @@ def test_a_file_names_what_has_been_imported(tmp_path):
     assert recipe.solver == its_solvers.Damped(length=0.9, rtol=1e-2)
     assert isinstance(recipe.adjoint.linear, its_solvers.Richardson)
     saved = yaml.safe_load(recipes.to_yaml(recipe))
-    assert recipes.parse(recipes.modernise(saved)) == recipe
+    assert recipes.parse(recipes.modernize(saved)) == recipe
     code = identity.decides(recipe)["code"]
     assert code == [MODULE] and "code" not in identity.decides(other)
 

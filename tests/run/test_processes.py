@@ -36,15 +36,15 @@ def work(rank, tree, place, broken):
             torch.manual_seed(7)
             trainer = trainer_of(recipe)
         fit(trainer, folder, QUIET, resume=name == "again")
-    if trainer.stabiliser is not None:  # pyright: ignore[reportPossiblyUnboundVariable]
-        (place / f"{rank}.json").write_text(json.dumps(trainer.stabiliser.factor))  # pyright: ignore[reportPossiblyUnboundVariable]
+    if trainer.stabilizer is not None:  # pyright: ignore[reportPossiblyUnboundVariable]
+        (place / f"{rank}.json").write_text(json.dumps(trainer.stabilizer.factor))  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def test_two_processes_take_the_steps_of_one(make, quiet, tree, weights, tmp_path):
     # SGD, and tight solves: Adam would blow up the rounding of small gradients
     exact = {
         "task": {"name": "image_classification", "data": "digits"},
-        "optimiser": {"name": "SGD", "lr": 0.5},
+        "optimizer": {"name": "SGD", "lr": 0.5},
         "solver": {"name": "Anderson", "rtol": 1e-6, "max_evals": 60},
         "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-6}},
         "epochs": 1,
@@ -61,7 +61,7 @@ def test_two_processes_take_the_steps_of_one(make, quiet, tree, weights, tmp_pat
 
 def test_two_processes_penalise_the_same_steps_by_the_same_gamma(make, quiet, tree, tmp_path):
     controller = {"name": "EvaluationBudget", "evals": 4, "every": 2}
-    tree["regulariser"] = {
+    tree["regularizer"] = {
         "name": "JacobianPenalty",
         "probability": 0.5,
         "controller": controller,
@@ -87,10 +87,10 @@ def test_two_processes_share_the_streams_of_a_text(make, quiet, language, weight
     for name in ("dropout", "embedding_dropout", "output_dropout"):
         language["model"][name] = 0.0
     language |= {
-        "optimiser": {"name": "SGD", "lr": 0.5},
+        "optimizer": {"name": "SGD", "lr": 0.5},
         "solver": {"name": "Anderson", "rtol": 1e-6, "max_evals": 80},
         "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-6}},
-        "regulariser": None,
+        "regularizer": None,
         "epochs": 2,
         "epoch_steps": 3,
     }

@@ -38,10 +38,10 @@ def server(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[FileServer]
             files=("edges.txt", "weights.txt"),
             addresses=(server.url(""),),
             checksums={"edges.txt": f"md5:{hashlib.md5(OFFICIAL).hexdigest()}"},
-            licence="CC0",
+            license="CC0",
             size="12 bytes",
         )
-        copy = Remote(files=("few.txt",), licence="CC0", copy="a third of it")
+        copy = Remote(files=("few.txt",), license="CC0", copy="a third of it")
         graph = Entry(name="ring", title="Ring", read=read, remotes=(official, copy))
         monkeypatch.setitem(find("data"), "ring", (dict, f"{__name__}:RING"))
         monkeypatch.setitem(globals(), "RING", graph)
@@ -118,7 +118,7 @@ def test_what_is_nowhere(server: FileServer, tmp_path: Path) -> None:
 def test_data_behind_a_log_in(
     server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remote = Remote(files=("edges.txt",), licence="on request", inside=("ring",))
+    remote = Remote(files=("edges.txt",), license="on request", inside=("ring",))
     entry = replace(data.entry("ring"), remotes=(remote,), how_to_get="Ask its author")
     monkeypatch.setitem(globals(), "RING", entry)
     (tmp_path / "edges.txt").write_bytes(OFFICIAL)  # another data set's: it is not in `ring`
@@ -135,7 +135,7 @@ def test_every_entry_says_how_to_get_it() -> None:
     for name in data.available():
         entry = data.entry(name)
         official = [remote for remote in entry.remotes if remote.copy is None]
-        assert entry.name == name and all(remote.licence for remote in entry.remotes)
+        assert entry.name == name and all(remote.license for remote in entry.remotes)
         assert not entry.remotes or official[0].addresses or entry.how_to_get, name
 
 
@@ -185,7 +185,7 @@ STRIPES = Entry(
     name="stripes",
     title="Stripes",
     read=stripes,
-    remotes=(Remote(files=(), addresses=("made here",), licence="CC0"),),
+    remotes=(Remote(files=(), addresses=("made here",), license="CC0"),),
 )
 
 

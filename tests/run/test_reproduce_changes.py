@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from equilibria.run.cli.main import main
-from equilibria.run.studies import catalogue, pages
+from equilibria.run.studies import catalog, pages
 
 pytestmark = pytest.mark.usefixtures("few_digits")
 
@@ -80,7 +80,7 @@ def test_studies_of_one_name_in_two_folders_have_their_own_tables(reproduce, tmp
     reproduce(file="other/mine.py")
     assert "\n3,6," in (tmp_path / "results/mine.csv").read_text()
     assert "\n3,15," in (tmp_path / "results/other-mine.csv").read_text()
-    assert catalogue.file_of(str(tmp_path / "other" / "mine.py")) == "other-mine"
+    assert catalog.file_of(str(tmp_path / "other" / "mine.py")) == "other-mine"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from equilibria.run.cli import session
 from equilibria.run.cli.main import main
-from equilibria.run.studies import catalogue
+from equilibria.run.studies import catalog
 from equilibria.run.studies.study import Study
 
 pytestmark = pytest.mark.usefixtures("few_digits")
@@ -60,14 +60,14 @@ def test_a_measure_of_ones_own_that_changes_is_taken_anew(tmp_path, monkeypatch)
 
 
 def test_names_are_never_cut(monkeypatch, capsys):
-    find = catalogue.find
+    find = catalog.find
     monkeypatch.setattr(
-        catalogue, "find", lambda name: replace(find(name), points=find("deq/growth").points)
+        catalog, "find", lambda name: replace(find(name), points=find("deq/growth").points)
     )
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["reproduce"]) == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in catalogue.names())
+    assert all(name in shown for name in catalog.names())
 
 
 def test_a_study_whose_file_is_broken_is_listed_with_its_error(monkeypatch, capsys):
@@ -79,8 +79,8 @@ def test_a_study_whose_file_is_broken_is_listed_with_its_error(monkeypatch, caps
         studies.append(name)
         return Study(title="t", description="the others", points=lambda scale: [], views=[])
 
-    monkeypatch.setattr(catalogue, "names", lambda: names)
-    monkeypatch.setattr(catalogue, "find", find)
+    monkeypatch.setattr(catalog, "names", lambda: names)
+    monkeypatch.setattr(catalog, "find", find)
     assert main(["reproduce"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert studies == ["deq/growth", "deq/tolerance"] and shown.count("the others") == 2

@@ -48,7 +48,7 @@ TIGHT = {
 DIGITS = {
     "task": {"name": "image_classification", "data": "digits"},
     "model": {"name": "dense", "width": 16},
-    "optimiser": {"name": "AdamW", "lr": 1e-3},
+    "optimizer": {"name": "AdamW", "lr": 1e-3},
     "batch_size": 128,
     "accumulate": 2,
     **TIGHT,
@@ -61,9 +61,9 @@ def text(place):
     tree["task"]["file"] = str(place / "text.txt")
     tree["model"] = {"name": "deq-trellisnet", "width": 8, "hidden": 6, "scale": 0.3}
     tree["model"]["embedding_initial"] = 0.5
-    tree |= {**TIGHT, "optimiser": {"name": "SGD", "lr": 0.02, "momentum": 0.9}}
+    tree |= {**TIGHT, "optimizer": {"name": "SGD", "lr": 0.02, "momentum": 0.9}}
     return tree | {
-        "regulariser": None,
+        "regularizer": None,
         "pretrain": None,
         "correction": {"name": "FixedPointCorrection", "evals": 6},
     }
@@ -180,11 +180,11 @@ def same_losses(place):
 def state(carry, number):
     tally = Tally()
     tally.add({"loss": torch.tensor(float(number)), "units": torch.tensor(number)})
-    stabiliser = {"counts": {"steps": 1.0}, "factor": 2.0, "evals": 3.0, "samples": 4}
+    stabilizer = {"counts": {"steps": 1.0}, "factor": 2.0, "evals": 3.0, "samples": 4}
     return {
         "random": {},
         "tally": tally.state(),
-        "stabiliser": {**stabiliser, "length": 1.5},  # which is that of all processes
+        "stabiliser": {**stabilizer, "length": 1.5},  # which is that of all processes
         "audit": None,
         "carry": carry,
     }

@@ -133,12 +133,12 @@ def test_lines_merge_rows_at_the_same_place_and_shade_their_range(tmp_path):
         title="t",
         x="epoch",
         y="y",
-        marks=[Lines(x="epoch", y="y", by=["net"], band=True, scale=10, colours={"a": 4})],
+        marks=[Lines(x="epoch", y="y", by=["net"], band=True, scale=10, colors={"a": 4})],
     )
     panel = chart.render(table(tmp_path))
     assert isinstance(panel, Panel)
     (line,) = panel.series
-    assert (line.label, line.colour) == ("a", 4)
+    assert (line.label, line.color) == ("a", 4)
     assert (list(line.x), list(line.y)) == ([1, 2], [20.0, 50.0])
     assert (list(line.low), list(line.high)) == ([10.0, 30.0], [30.0, 70.0])
 

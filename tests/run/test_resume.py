@@ -158,8 +158,8 @@ def test_a_finished_run_is_left_as_it_is(make, whole, capsys):
 
 
 def test_another_recipe_cannot_resume(make, whole):
-    other, folder = make("whole", "--optimiser.lr", "0.5", new=False)
-    with pytest.raises(RunError, match=r"optimiser\.lr: 0\.01 there, 0\.5 here"):
+    other, folder = make("whole", "--optimizer.lr", "0.5", new=False)
+    with pytest.raises(RunError, match=r"optimizer\.lr: 0\.01 there, 0\.5 here"):
         folder.check_same(other.recipe)
 
 
@@ -428,7 +428,7 @@ def test_lost_or_damaged_metrics_come_back_from_the_checkpoint(make, quiet, whol
 def test_an_extended_run_is_the_run_of_its_recipe(make, quiet, tree, weights, capsys):
     """Bit for bit, its schedule starting again; and it says so."""
     tree |= {"schedule": {"name": "Cosine", "warmup": 0.3}, "pretrain": None}
-    tree["regulariser"] = {"name": "JacobianPenalty", "probability": 0.3, "final_probability": 0.8}
+    tree["regularizer"] = {"name": "JacobianPenalty", "probability": 0.3, "final_probability": 0.8}
     tree["epoch_steps"] = 3
     at_once, folder = make("at-once", "--epochs", "3", "--restarts", "[2]", tree=tree)
     fit(at_once, folder, quiet)

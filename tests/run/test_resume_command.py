@@ -58,7 +58,7 @@ def test_a_finished_run_is_extended(folder, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--resume", "--optimiser.lr", "0.5"], "--optimiser.lr 0.005 there, 0.5 here"),
+        (["--resume", "--optimizer.lr", "0.5"], "--optimizer.lr 0.005 there, 0.5 here"),
         (["--resume", "--solver.name", "Broyden"], "--solver.name Auto there"),
         (["--resume", "--epochs", "5"], "To train on, use --extend 3"),
         (["--resume", "--out", "elsewhere"], "leave --out out"),
@@ -112,7 +112,7 @@ def test_metrics_of_a_run_whose_checkpoints_were_removed_stay(folder, capsys):
     before = run.metrics.read_bytes()
     shutil.rmtree(run.checkpoints.path)
     run.weights.unlink()
-    assert main(["train", "digits", "--out", str(folder), "--optimiser.lr", "1e30"]) == 1
+    assert main(["train", "digits", "--out", str(folder), "--optimizer.lr", "1e30"]) == 1
     assert "already holds a run" in capsys.readouterr().err
     assert run.metrics.read_bytes() == before
 
@@ -127,7 +127,7 @@ def test_what_is_no_run_is_named(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "options",
-    [["--adjoint.name", "Shine"], ["--optimiser.lr", "1e30"], ["--batch_size", "5000"]],
+    [["--adjoint.name", "Shine"], ["--optimizer.lr", "1e30"], ["--batch_size", "5000"]],
     ids=lambda options: options[0],
 )
 def test_a_start_that_fails_leaves_no_folder(tmp_path, options, capsys):

@@ -17,7 +17,7 @@ from equilibria.run import processes
 from equilibria.run import recipe as recipes
 from equilibria.run.config import ConfigError
 from equilibria.run.loop import Interrupted
-from equilibria.run.studies import catalogue, identity, pages, results, runner, stale
+from equilibria.run.studies import catalog, identity, pages, results, runner, stale
 from equilibria.run.studies.results import CHANGED, Origin
 from equilibria.run.studies.study import Point, Study, StudyError
 from equilibria.run.studies.training import Store, Training
@@ -333,7 +333,7 @@ def test_rows_older_than_the_last_change_below_them_are_stale(
 
     rows = pd.DataFrame({"_identity": [identity_], "_commit": [commit], "_trained": [trained]})
     rows["_generation"] = identity.GENERATION
-    source = catalogue.source_of("deq/growth")
+    source = catalog.source_of("deq/growth")
     assert stale.verdicts(rows, source, [None]) == [verdict]
     assert stale.verdicts(rows, source, ["another"]) == ["stale"]
     assert stale.verdicts(rows.assign(_generation=1), source, [None]) == ["stale"]
@@ -344,14 +344,14 @@ def test_a_change_of_an_application_makes_rows_stale(monkeypatch):
     """Recipes name models, tasks and data by strings: no import shows which."""
     asked = []
     monkeypatch.setattr(stale, "git", lambda *words: asked.extend(words))
-    stale.last_change(catalogue.source_of("deq/growth"))
-    assert {str(stale.SOURCE / "zoo"), str(catalogue.source_of("deq/growth"))} <= set(asked)
+    stale.last_change(catalog.source_of("deq/growth"))
+    assert {str(stale.SOURCE / "zoo"), str(catalog.source_of("deq/growth"))} <= set(asked)
 
 
 def test_what_lies_below_a_study_are_its_imports():
     names = {
         p.relative_to(stale.SOURCE).as_posix()
-        for p in stale.below(catalogue.source_of("deq/growth"))
+        for p in stale.below(catalog.source_of("deq/growth"))
         if p.is_relative_to(stale.SOURCE)
     }
     assert {"solve/loop.py", "run/trainer.py", "run/studies/measures/epochs.py"} <= names

@@ -43,7 +43,7 @@ def test_what_was_begun_is_finished_and_the_rest_is_trained(place, tmp_path):
 
 
 def test_a_seed_that_diverged_is_in_the_table_and_in_the_status(tmp_path, capsys):
-    words = ["--seeds", "0", "1", "--optimiser.lr", "1e30", "--out", str(tmp_path / "nan")]
+    words = ["--seeds", "0", "1", "--optimizer.lr", "1e30", "--out", str(tmp_path / "nan")]
     assert main(["train", "digits", *tiny_run.SMALL, *words]) == 3
     assert capsys.readouterr().out.count("diverged: the ") == 2
     result = {"loss": 1.0, "accuracy": 0.5, "forward": {"status": {"CONVERGED": 1.0}}}

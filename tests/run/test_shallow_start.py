@@ -8,7 +8,7 @@ import pytest
 from accelerate import Accelerator
 
 from equilibria.run import recipe as recipes
-from equilibria.run.initialisation import ShallowStart
+from equilibria.run.initialization import ShallowStart
 from equilibria.run.start import TrainingError
 from equilibria.run.trainer import Trainer
 

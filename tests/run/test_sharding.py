@@ -23,13 +23,13 @@ DIGITS = {
     "task": {"name": "image_classification", "data": "digits"},
     "model": {"name": "dense", "width": 16},
     "solver": {"name": "Broyden", "rtol": 1e-6, "max_evals": 60},
-    "optimiser": {"name": "SGD", "lr": 0.1, "momentum": 0.0},
+    "optimizer": {"name": "SGD", "lr": 0.1, "momentum": 0.0},
     "epochs": 1,
     "batch_size": 64,
     "probes": 8,
     "clip": 1.0,
 }
-PENALTY = {"regulariser": {"name": "JacobianPenalty", "probability": 1.0}}
+PENALTY = {"regularizer": {"name": "JacobianPenalty", "probability": 1.0}}
 ADJOINTS = (
     *(
         "Implicit",
@@ -66,7 +66,7 @@ def adjoints(place):
         language["model"][name] = 0.0
     correction = {"name": "FixedPointCorrection", "evals": 6}
     language |= {**PENALTY, "correction": correction, "pretrain": None}
-    language |= {name: DIGITS[name] for name in ("solver", "optimiser")}
+    language |= {name: DIGITS[name] for name in ("solver", "optimizer")}
     for adjoint in ADJOINTS:
         for name, more in (*TERMS.items(), ("pieces", language)):
             if name in ("alone", "penalty") and adjoint not in ("Implicit", "Shine"):
@@ -81,7 +81,7 @@ def adjoints(place):
 
 def zoo(place):
     """Recipes whose models constrain, learn along, or hold buffers."""
-    small = ("--epochs=1", "--optimiser.name=SGD", "--optimiser.lr=0.001")
+    small = ("--epochs=1", "--optimizer.name=SGD", "--optimizer.lr=0.001")
     yield "mdeq", recipes.read("mdeq-images"), (*MDEQ, *small, "--pretrain.name=null")
     yield "shallow", recipes.read("mdeq-images"), (*MDEQ, *small, "--pretrain.steps=2")
     bf16 = ("--precision=bf16", "--pretrain.name=null")
@@ -188,15 +188,15 @@ def skip_together(rank):
     """Under loss scaling, an overflow in the share of one process skips the step on all."""
     shared = shared_out(lambda: models.create("dense", width=16, shape=(4,), classes=2))
     model = shared.model
-    optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     before = shared.whole_state()
     scaler.scale(model(torch.ones(2, 4)).output.sum()).backward()
     for p in model.parameters():
         if rank == 1:
             p.grad.to_local().fill_(torch.inf)
-    scaler.unscale_(optimiser)
-    scaler.step(optimiser)
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
     scaler.update()
     assert scaler.get_scale() == 2.0
     for name, value in shared.whole_state().items():

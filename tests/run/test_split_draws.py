@@ -19,9 +19,9 @@ from several import several
 TIGHT = {
     "solver": {"name": "Anderson", "rtol": 1e-6, "max_evals": 80},
     "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-6}},
-    "regulariser": {"name": "JacobianPenalty", "gamma": 0.2},
+    "regularizer": {"name": "JacobianPenalty", "gamma": 0.2},
     "pretrain": None,
-    "optimiser": {"name": "SGD", "lr": 0.05, "momentum": 0.0},
+    "optimizer": {"name": "SGD", "lr": 0.05, "momentum": 0.0},
     "clip": None,
     "precision": "float32",
 }
@@ -56,7 +56,7 @@ def recurrent(_):
     return {
         "task": {"name": "adding", "length": 12},
         "model": {"name": "recurrent", "hidden": 8, "layers": 2, "dropout": 0.5},
-        "optimiser": TIGHT["optimiser"],
+        "optimizer": TIGHT["optimizer"],
         "batch_size": 8,
         "epochs": 1,
     }
@@ -66,7 +66,7 @@ def flow(_):
     """Solves that begin anywhere."""
     tree = copy.deepcopy(flow_tree.TREE)
     tree["model"]["start_noise"] = 2.0
-    return tree | {"adjoint": {"name": "Phantom", "steps": 1}, "optimiser": TIGHT["optimiser"]}
+    return tree | {"adjoint": {"name": "Phantom", "steps": 1}, "optimizer": TIGHT["optimizer"]}
 
 
 CASES = {

@@ -40,8 +40,8 @@ def cases(place):
     mdeq = {"name": "mdeq", "channels": [8, 8], "head_channels": [4, 4], "final": 8, "groups": 4}
     found = {
         "digits": DIGITS,
-        "radius": DIGITS | {"initialisation": {"ensemble": "orthogonal", "radius": 0.7}},
-        "ensemble": DIGITS | {"initialisation": {"ensemble": "goe", "scale": 0.3}},
+        "radius": DIGITS | {"initialization": {"ensemble": "orthogonal", "radius": 0.7}},
+        "ensemble": DIGITS | {"initialization": {"ensemble": "goe", "scale": 0.3}},
         "mdeq": DIGITS | {"model": mdeq},
         "transformer": language(place, cutoffs=[8], division=2),
         "trellis": language(
@@ -117,7 +117,7 @@ def test_all_processes_start_with_the_weights_of_one(tmp_path, monkeypatch, coun
 
 def fail(rank, place):
     """The first process cannot build the model, and all say why."""
-    tree = DIGITS | {"initialisation": {"ensemble": "gaussian", "radius": 0.999}}
+    tree = DIGITS | {"initialization": {"ensemble": "gaussian", "radius": 0.999}}
     with pytest.MonkeyPatch.context() as patch:
         if rank == 0:
             patch.setattr(Start, "_build", lambda *_: 1 / 0)

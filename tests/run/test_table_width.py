@@ -8,7 +8,7 @@ from rich.console import Console
 from equilibria.run.cli.output import fit_table
 from equilibria.run.cli.reproduce import WIDTH
 from equilibria.run.cli.session import print_grid
-from equilibria.run.studies import catalogue
+from equilibria.run.studies import catalog
 from equilibria.run.studies.pages import render
 from equilibria.run.studies.runner import collect
 from equilibria.run.studies.views import Grid
@@ -66,10 +66,10 @@ def test_what_is_short_is_not_broken():
 
 @pytest.mark.parametrize("folder", ["bench/", "inexact/", "initialisation/"])
 def test_no_heading_of_a_study_is_cut(folder, tmp_path):
-    for name in catalogue.names():
+    for name in catalog.names():
         if not name.startswith(folder):
             continue
-        study = catalogue.find(name)
+        study = catalog.find(name)
         page = render(study, collect(study, tmp_path / "nothing.csv", "cpu"))
         for grid in page.grids:
             text = printed(grid, WIDTH)

@@ -98,7 +98,7 @@ def test_a_damaged_file_is_refused(source, tmp_path):
 def test_from_the_command_line(tmp_path, capsys):
     small = ("--model.width", "16", "--probes", "8", "--epochs", "1")
     assert main(["train", "digits", "--out", str(tmp_path / "one"), *small]) == 0
-    begins = ("--init-from", str(tmp_path / "one"), "--optimiser.lr", "1e-12")
+    begins = ("--init-from", str(tmp_path / "one"), "--optimizer.lr", "1e-12")
     assert main(["train", "digits", "--out", str(tmp_path / "two"), *small, *begins]) == 0
     out = capsys.readouterr().out
     assert "Begins with" in out
@@ -113,7 +113,7 @@ def test_from_the_command_line(tmp_path, capsys):
 def test_only_one_way_to_begin(tmp_path):
     save_file({"x": torch.zeros(1)}, tmp_path / "x.safetensors")
     words = ["train", "digits", "--out", str(tmp_path / "run")]
-    words += ["--init-from", str(tmp_path / "x.safetensors"), "--initialisation.ensemble", "goe"]
+    words += ["--init-from", str(tmp_path / "x.safetensors"), "--initialization.ensemble", "goe"]
     assert main(words) == 1
     assert not (tmp_path / "run").exists()
 

@@ -122,7 +122,7 @@ def test_a_text_is_taken_as_it_is_and_null_is_still_none(tree):
     if not present("language"):
         return
     language = {
-        "task": {"name": "language_modelling", "file": "a.txt"},
+        "task": {"name": "language_modeling", "file": "a.txt"},
         "model": {"name": "deq-transformer"},
     }
     assert recipes.parse(language, ["--task.data", "ptb", "--task.file", "null"]).task.file is None

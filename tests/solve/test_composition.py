@@ -180,12 +180,12 @@ def test_closed_over_constant_changed_between_forward_and_backward() -> None:
 
 def test_optimiser_step_after_backward_is_no_change() -> None:
     linear = nn.Linear(WIDTH, WIDTH).double()
-    optimiser = torch.optim.SGD(linear.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
     for _ in range(3):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         sol = eq.fixed_point(lambda z, x: 0.3 * torch.tanh(linear(z) + x), start(), X)
         loss(sol.value).backward()
-        optimiser.step()
+        optimizer.step()
     assert all(p.grad.abs().max() > 0 for p in linear.parameters())
 
 

@@ -120,12 +120,12 @@ def test_rounding_is_no_change(autocast: bool, drop_finished: bool) -> None:
 class Mixture(nn.Module):
     """Experts of which every sample takes the best."""
 
-    def __init__(self, normalise: bool = False) -> None:
+    def __init__(self, normalize: bool = False) -> None:
         super().__init__()
         self.gate = nn.Linear(4, 4)
         self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
         self.double()
-        if normalise:
+        if normalize:
             eq.nn.spectral_norm(self.experts, 0.9)
 
     def forward(self, z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -138,12 +138,12 @@ class Mixture(nn.Module):
         return torch.tanh(0.5 * out + x)
 
 
-@pytest.mark.parametrize(("normalise", "batches"), [(False, 6), (True, 3)])
-def test_a_mixture_of_experts(normalise: bool, batches: int) -> None:
+@pytest.mark.parametrize(("normalize", "batches"), [(False, 6), (True, 3)])
+def test_a_mixture_of_experts(normalize: bool, batches: int) -> None:
     """Values and gradients are those of the experts that are chosen at z*."""
     for seed in range(batches):
         torch.manual_seed(seed)
-        cell = Mixture(normalise)
+        cell = Mixture(normalize)
         x = torch.randn(3, 4, **DOUBLE)
         layer = eq.DEQ(cell, solver=eq.Picard(rtol=1e-11, max_evals=300), adjoint=TIGHT)
         sol = layer(x)

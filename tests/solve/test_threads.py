@@ -243,11 +243,11 @@ class Nest(nn.Module):
         return 0.5 * self.inner(z + x).value
 
 
-def normalised_layer(normalise: Callable[[nn.Module], nn.Module]) -> Any:
+def normalized_layer(normalize: Callable[[nn.Module], nn.Module]) -> Any:
     torch.manual_seed(0)
     linear = nn.Linear(WIDTH, WIDTH).double()
     nn.init.orthogonal_(linear.weight, 0.5)
-    normalise(linear)
+    normalize(linear)
     return eq.DEQ(Inject(linear), **options(ADJOINTS[0])).eval()
 
 
@@ -256,7 +256,7 @@ def torchs_spectral_norm(module: nn.Module) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    "normalise",
+    "normalize",
     [
         lambda m: m,
         eq.nn.weight_norm,
@@ -266,9 +266,9 @@ def torchs_spectral_norm(module: nn.Module) -> nn.Module:
     ids=["plain", "weight_norm", "spectral_norm", "torch's"],
 )
 @pytest.mark.parametrize("rounds", [2, pytest.param(30, marks=pytest.mark.slow)])
-def test_eight_threads_on_one_layer(normalise: Any, rounds: int) -> None:
+def test_eight_threads_on_one_layer(normalize: Any, rounds: int) -> None:
     """With and without gradients, the weights changed between calls: as from one thread."""
-    layer, reference = normalised_layer(normalise), normalised_layer(normalise)
+    layer, reference = normalized_layer(normalize), normalized_layer(normalize)
     parameters = list(layer.parameters())
     inputs = [normal(3, WIDTH, seed=seed) for seed in range(8)]
 
@@ -295,7 +295,7 @@ def test_eight_threads_on_one_layer(normalise: Any, rounds: int) -> None:
 
 def test_weights_stay_trainable_after_threads() -> None:
     """Two threads once froze the weights of a layer for good."""
-    layer = normalised_layer(lambda m: eq.nn.spectral_norm(m, 0.6)).train()
+    layer = normalized_layer(lambda m: eq.nn.spectral_norm(m, 0.6)).train()
 
     def many() -> None:
         with torch.no_grad():
@@ -303,13 +303,13 @@ def test_weights_stay_trainable_after_threads() -> None:
                 layer(X)
 
     in_threads([many, many])
-    optimiser = torch.optim.SGD(layer.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.5)
     before = layer(X).value.detach()
     layer(X).value.square().sum().backward()
     assert all(p.grad is not None for p in layer.parameters())
-    optimiser.step()
+    optimizer.step()
     assert not torch.allclose(layer(X).value, before, rtol=1e-3)
-    fresh = normalised_layer(lambda m: eq.nn.spectral_norm(m, 0.6))
+    fresh = normalized_layer(lambda m: eq.nn.spectral_norm(m, 0.6))
     layer.load_state_dict(fresh.state_dict())
     torch.testing.assert_close(layer(X).value, fresh(X).value)
 
@@ -318,7 +318,7 @@ def test_layers_that_share_weights_by_name_alone() -> None:
     """Threads on a layer and on its copy, whose parametrised classes are one."""
     import copy
 
-    layer = normalised_layer(eq.nn.weight_norm)
+    layer = normalized_layer(eq.nn.weight_norm)
     twin = copy.deepcopy(layer)
     with torch.no_grad():
         for p in twin.parameters():

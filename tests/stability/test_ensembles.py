@@ -109,7 +109,7 @@ def test_a_cell_without_a_theory_says_why():
     found = sweep(layer, normal(3, 6), scales=[0.2], draws=1)
     assert found.theory == "" and "Maps declares no elementwise" in found.reason
     assert found.maps == 3 and found.replaced == {"gaussian": 0, "orthogonal": 0, "goe": 2}
-    assert found.normalisations == ("LayerNorm",)
+    assert found.normalizations == ("LayerNorm",)
     assert all(math.isnan(start.predicted) for start in found.starts)
     assert "no prediction" in warned(found) and "rows of goe have Gaussian" in warned(found)
     assert "theory" not in tabulate(found)[0]
@@ -309,8 +309,8 @@ def test_the_table_has_the_model_as_it_is_and_marks_what_is_recommended():
 
 def test_a_start_that_cannot_be_had_is_said():
     found = made_up(line("goe", 0.6, 1.0), own=trial(), notes=("It is bf16.",))
-    found = replace(found, own=None, refused="initialisation.radius 0.95: too much")
-    assert "cannot be reached: initialisation.radius 0.95: too much." in warned(found)
+    found = replace(found, own=None, refused="initialization.radius 0.95: too much")
+    assert "cannot be reached: initialization.radius 0.95: too much." in warned(found)
     assert recommend(found).warnings[-1] == "It is bf16."
     assert tabulate(found)[1][0][0] == "goe"
     assert found.json()["own"] is None
@@ -346,7 +346,7 @@ def test_one_bad_draw_makes_a_start_unworkable():
 
 
 def test_nothing_workable_is_said_plainly():
-    found = made_up(line("gaussian", 0.6, 0.0), normalisations=("GroupNorm",))
+    found = made_up(line("gaussian", 0.6, 0.0), normalizations=("GroupNorm",))
     advice = recommend(found)
     assert not advice.workable
     assert str(advice) == "Recommended: none, as no start that was tried is workable"
@@ -358,7 +358,7 @@ def test_nothing_workable_is_said_plainly():
 def test_a_radius_between_two_scales_is_left_to_a_search():
     rows = [(0.1, 0.1, 1.0, 4.0), (1.0, 1.2, 1.0, 30.0)]
     found = made_up(starts("orthogonal", rows))
-    assert "--initialisation.ensemble orthogonal --initialisation.radius 0.6" in warned(found)
+    assert "--initialization.ensemble orthogonal --initialization.radius 0.6" in warned(found)
 
 
 def test_a_prediction_has_a_column():
@@ -373,5 +373,5 @@ def test_a_prediction_has_a_column():
 def test_what_is_recommended_goes_into_json():
     advice = recommend(made_up(line("goe", 0.6, 1.0)))
     content = advice.json()
-    assert content["options"] == "--initialisation.ensemble goe --initialisation.scale 1"
+    assert content["options"] == "--initialization.ensemble goe --initialization.scale 1"
     assert content["decided"] == "alone" and content["warnings"] == list(advice.warnings)

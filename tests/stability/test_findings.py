@@ -275,10 +275,10 @@ def test_the_worst_comes_first(healthy: Examination) -> None:
 ADVICE = [
     # how it was trained; spectral radius; what is advised
     (None, 1.2, "add eq.stability.jacobian_penalty(sol) to the loss"),
-    (Training(), 1.2, "regulariser.name: JacobianPenalty, regulariser.gamma: 1"),
-    (Training(gamma=2.0), 1.2, "regulariser.gamma from 2 to 4,"),
-    (Training(gamma=2.0), 0.95, "regulariser.gamma from 2 to 3,"),
-    (Training(gamma=2.0, probability=0.3), 0.95, "or regulariser.probability from 0.3 to 0.6"),
+    (Training(), 1.2, "regularizer.name: JacobianPenalty, regularizer.gamma: 1"),
+    (Training(gamma=2.0), 1.2, "regularizer.gamma from 2 to 4,"),
+    (Training(gamma=2.0), 0.95, "regularizer.gamma from 2 to 3,"),
+    (Training(gamma=2.0, probability=0.3), 0.95, "or regularizer.probability from 0.3 to 0.6"),
 ]
 
 

@@ -329,13 +329,13 @@ def test_training_on_it_lowers_the_spectral_radius() -> None:
     x = normal(8, WIDTH, seed=1)
     layer = eq.DEQ(cell, solver=eq.Anderson(max_evals=100))
     before = copy.deepcopy(cell)
-    optimiser = torch.optim.SGD(cell.parameters(), lr=0.6)
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.6)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", eq.SolveWarning)
         for _ in range(12):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             jacobian_penalty(layer(x), generator=probes()).backward()
-            optimiser.step()
+            optimizer.step()
         radii = [
             eq.stability.spectral_radius(c, eq.DEQ(c)(x).value, x).mean() for c in (before, cell)
         ]

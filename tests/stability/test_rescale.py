@@ -197,12 +197,12 @@ def test_a_radius_that_a_bound_forbids():
 
 
 def test_a_radius_that_the_weights_have_no_effect_on():
-    class Normalised(Cell):
+    class Normalized(Cell):
         def forward(self, z, x):
             h = self.w(z + x)
             return 0.5 * h / h.norm(dim=1, keepdim=True)
 
-    layer = eq.DEQ(Normalised())
+    layer = eq.DEQ(Normalized())
     before = snapshot(layer)
     with pytest.raises(UnreachableRadiusError, match="no effect"):
         set_radius(layer, batch(2, 24), radius=0.9, limit=5.0)

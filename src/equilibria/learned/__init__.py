@@ -5,8 +5,8 @@ solves, trained on the layer's own equilibria.
 """
 
 from equilibria.learned.contest import Contestant, Outcome
-from equilibria.learned.distil import distil
-from equilibria.learned.initialisers import Initialiser, initialiser_for
+from equilibria.learned.distill import distill
+from equilibria.learned.initializers import Initializer, initializer_for
 from equilibria.learned.mixers import GramMixer, PooledMixer
 from equilibria.learned.solver import NeuralSolver
 from equilibria.learned.training import Distillation
@@ -16,11 +16,11 @@ __all__ = [
     "Contestant",
     "Distillation",
     "GramMixer",
-    "Initialiser",
+    "Initializer",
     "Learned",
     "NeuralSolver",
     "Outcome",
     "PooledMixer",
-    "distil",
-    "initialiser_for",
+    "distill",
+    "initializer_for",
 ]

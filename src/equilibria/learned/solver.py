@@ -21,7 +21,7 @@ from equilibria.solve import (
     add_scaled,
     choose,
     length,
-    minimiser,
+    minimizer,
     nonnegative_field,
     private,
     whole_field,
@@ -38,7 +38,7 @@ ROUNDING = 1e-6
 class NeuralSolver(Anderson):
     """Anderson acceleration with a learned initial guess and learned mixing weights.
 
-    The weights belong to a `DEQ`: `eq.distil` stores them in its `neural`. Layers that have them
+    The weights belong to a `DEQ`: `eq.distill` stores them in its `neural`. Layers that have them
     use this solver, usually in eval mode: `layer.eval_solver = NeuralSolver()`. Whatever the
     weights,
 
@@ -226,7 +226,7 @@ class NeuralStepper(AndersonStepper):
         gram, right = self.system()
         order = torch.tensor(slots, device=gram.device)
         right = right[:, order]
-        own, factor = minimiser(gram[:, order][:, :, order], right)
+        own, factor = minimizer(gram[:, order][:, :, order], right)
         # Zero residuals and rounding must not make a logarithm, a root or their slopes infinite.
         size = now.size.double().clamp_min(SMALLEST)
         white = solve_triangular(factor, right)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from equilibria.checks import check_fields
-from equilibria.learned.initialisers import initialiser_for
+from equilibria.learned.initializers import initializer_for
 from equilibria.learned.mixers import GramMixer, PooledMixer, pool_leaf
 from equilibria.learned.solver import NeuralSolver, NeuralStepper
 from equilibria.learned.weights import Learned
@@ -45,7 +45,7 @@ from equilibria.words import percent
 MIXERS = Literal["gram", "pooled"]
 LOSSES = Literal["residual", "error"]
 WEIGHTS = Literal["increasing", "uniform", "last"]
-NORMALISED = Literal["shift", "softmax", "none"]
+NORMALIZED = Literal["shift", "softmax", "none"]
 PREDICTS = Literal["both", "alpha", "beta"]
 
 
@@ -99,9 +99,9 @@ class Distillation:
     steps: int = 60
     horizon: int = 10
     history: int = 5
-    initialiser: bool = True
+    initializer: bool = True
     mixer: MIXERS | None = "gram"
-    normalised: NORMALISED = "shift"
+    normalised: NORMALIZED = "shift"
     predicts: PREDICTS = "both"
     loss: LOSSES = "residual"
     weights: WEIGHTS = "increasing"
@@ -119,7 +119,7 @@ class Distillation:
         for name, known in (
             ("loss", LOSSES),
             ("weights", WEIGHTS),
-            ("normalised", NORMALISED),
+            ("normalised", NORMALIZED),
             ("predicts", PREDICTS),
         ):
             if getattr(self, name) not in get_args(known):
@@ -134,7 +134,7 @@ class Distillation:
             raise TypeError(
                 f"teacher must be a classical solver such as eq.Anderson(); got {self.teacher!r}"
             )
-        if not self.initialiser and self.mixer is None:
+        if not self.initializer and self.mixer is None:
             raise ValueError("there is nothing to learn: neither an initial guess nor a mixer")
 
     def weight(self, k: int) -> float:
@@ -311,7 +311,7 @@ def train(
     if not lessons:
         raise ValueError("none of the samples to learn from has an equilibrium")
     generator = torch.Generator().manual_seed(how.seed)
-    total = how.start_steps * (learned.initialiser is not None) + how.steps
+    total = how.start_steps * (learned.initializer is not None) + how.steps
     done = 0
 
     def tell(loss: float) -> None:
@@ -320,9 +320,9 @@ def train(
         if progress is not None:
             progress(done, total, loss)
 
-    if learned.initialiser is not None:
+    if learned.initializer is not None:
         _descend(
-            learned.initialiser,
+            learned.initializer,
             lambda batch, _: _distance(_guess(learned, batch), batch),
             *(lessons, how.start_steps, how.lr, generator, tell),
         )
@@ -350,23 +350,23 @@ def make_untrained(layer: DEQ, example: Solved, how: Distillation) -> Learned:
         how: what is to be learned.
 
     Raises:
-        ValueError: there is no learned initial guess for such a state; see `initialiser_for`.
+        ValueError: there is no learned initial guess for such a state; see `initializer_for`.
     """
     leaves = flatten(example.value)[0]
     owner = module_of(layer.cell)
     size = sum(p.numel() for p in owner.parameters()) if owner is not None else 0
-    initialiser, mixer = None, None
+    initializer, mixer = None, None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(how.seed)
-        if how.initialiser:
+        if how.initializer:
             budget = int(SHARE * size) if how.budget is None else how.budget
-            initialiser = initialiser_for(example.inputs, example.own, budget)
+            initializer = initializer_for(example.inputs, example.own, budget)
         if how.mixer == "gram":
             mixer = GramMixer(how.history)
         elif how.mixer == "pooled":
             features = sum(pool_leaf(leaf[:1]).shape[1] for leaf in leaves)
             mixer = PooledMixer(features, normalised=how.normalised, predicts=how.predicts)
-    return Learned(initialiser, mixer).to(leaves[0])
+    return Learned(initializer, mixer).to(leaves[0])
 
 
 def _descend(
@@ -381,8 +381,8 @@ def _descend(
     parameters = list(module.parameters())
     if not (steps and parameters):
         return
-    optimiser = torch.optim.Adam(parameters, lr=lr)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    optimizer = torch.optim.Adam(parameters, lr=lr)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     order: list[int] = []
     skipped = 0
     for step in range(steps):
@@ -394,8 +394,8 @@ def _descend(
             parameter.grad = grad
         if not torch.isfinite(nn.utils.clip_grad_norm_(parameters, 1.0)):
             skipped += 1  # an unrolled solve may overflow
-            optimiser.zero_grad()  # so that Adam skips the step
-        optimiser.step()
+            optimizer.zero_grad()  # so that Adam skips the step
+        optimizer.step()
         schedule.step()
         tell(float(loss.detach()))
     if 2 * skipped > steps:
@@ -409,8 +409,8 @@ def _mean(losses: Sequence[Callable[[], Tensor]]) -> float:
 
 def _guess(learned: Learned, batch: Solved) -> Rows:
     start = batch.own
-    if learned.initialiser is not None:
-        start = learned.initialiser(batch.inputs, batch.own)
+    if learned.initializer is not None:
+        start = learned.initializer(batch.inputs, batch.own)
     return flatten(start)[0]
 
 
@@ -434,7 +434,7 @@ def _loss(learned: Learned, layer: DEQ, batch: Solved, how: Distillation, share:
     stepper.layout = layout
     goal = length([leaf.flatten(1) for leaf in flatten(batch.value)[0]]).clamp_min(TINY)
     loss = (
-        how.start * _distance(z, batch) if learned.initialiser is not None else z[0].new_zeros(())
+        how.start * _distance(z, batch) if learned.initializer is not None else z[0].new_zeros(())
     )
     decay = max(1 - share / 0.4, min(1.0, LEAST / how.mixed)) if how.mixed else 0.0
     z = layout.rows(z)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equilibria.learned.initialisers import GUESSES, Initialiser
+from equilibria.learned.initializers import GUESSES, Initializer
 from equilibria.learned.mixers import GramMixer, PooledMixer
 from equilibria.learned.solver import NeuralSolver
 from equilibria.solve import Solver, Tree, flatten, unflatten
@@ -23,20 +23,20 @@ class Learned(nn.Module):
     """
 
     def __init__(
-        self, initialiser: Initialiser | None = None, mixer: GramMixer | PooledMixer | None = None
+        self, initializer: Initializer | None = None, mixer: GramMixer | PooledMixer | None = None
     ) -> None:
         super().__init__()
-        self.initialiser = initialiser
+        self.initializer = initializer
         self.mixer = mixer
 
     @property
     def about(self) -> dict[str, Any]:
         """The architecture, in names and numbers, from which `Learned.of` rebuilds it."""
-        found: dict[str, Any] = {"initialiser": None, "mixer": None}
-        if self.initialiser is not None:
+        found: dict[str, Any] = {"initializer": None, "mixer": None}
+        if self.initializer is not None:
             kinds = {kind: name for name, kind in GUESSES.items()}
-            found["initialiser"] = [
-                {"kind": kinds[type(each)], **each.sizes} for each in self.initialiser.parts
+            found["initializer"] = [
+                {"kind": kinds[type(each)], **each.sizes} for each in self.initializer.parts
             ]
         if self.mixer is not None:
             kind = "gram" if isinstance(self.mixer, GramMixer) else "pooled"
@@ -51,12 +51,12 @@ class Learned(nn.Module):
             KeyError: a key is missing, or a kind is unknown.
             TypeError: a size has an unknown name.
         """
-        initialiser, mixer = about["initialiser"], about["mixer"]
-        if initialiser is not None:
-            initialiser = Initialiser([_make(GUESSES, each) for each in initialiser])
+        initializer, mixer = about["initializer"], about["mixer"]
+        if initializer is not None:
+            initializer = Initializer([_make(GUESSES, each) for each in initializer])
         if mixer is not None:
             mixer = _make({"gram": GramMixer, "pooled": PooledMixer}, mixer)
-        return cls(initialiser, mixer)
+        return cls(initializer, mixer)
 
     def start(self, inputs: tuple[Tree, ...], own: Tree) -> Tree:
         """Return the initial guess of a solve: the initialiser's, or the layer's own for samples
@@ -66,9 +66,9 @@ class Learned(nn.Module):
             inputs: of the layer.
             own: its own initial state.
         """
-        if self.initialiser is None:
+        if self.initializer is None:
             return own
-        guess, spec = flatten(self.initialiser(inputs, own))
+        guess, spec = flatten(self.initializer(inputs, own))
         sound = [torch.isfinite(leaf.flatten(1)).all(1) for leaf in guess]
         finite = torch.stack(sound).all(0)
         leaves = [_where(finite, new, old) for new, old in zip(guess, flatten(own)[0], strict=True)]
@@ -81,7 +81,7 @@ class Learned(nn.Module):
             solver: gives the settings.
             started: whether the solve begins at `start`.
         """
-        guessed = started and self.initialiser is not None
+        guessed = started and self.initializer is not None
         return solver.with_weights(self.mixer, guessed=guessed)
 
 

@@ -3,7 +3,7 @@
 from equilibria.nn import constructions, init
 from equilibria.nn.deq import DEQ, Value
 from equilibria.nn.dropout import VariationalDropout, weight_dropout
-from equilibria.nn.normalisation import spectral_norm, weight_norm
+from equilibria.nn.normalization import spectral_norm, weight_norm
 from equilibria.nn.using import using
 
 __all__ = [

@@ -150,7 +150,7 @@ class DEQ(nn.Module):
 
     Attributes:
         options: the keywords of a call that are the layer's own.
-        neural: the weights of a `NeuralSolver`; None until `eq.distil` has trained some.
+        neural: the weights of a `NeuralSolver`; None until `eq.distill` has trained some.
 
     Raises:
         TypeError: cell or init cannot be called; solver or adjoint is none, or a solver is made
@@ -455,7 +455,7 @@ def _weights(neural: Weights | None) -> Weights:
     if neural is None:
         raise ValueError(
             "a learned solver takes its weights from its layer, and this layer has none: train "
-            "them with eq.distil(layer, batches), or `equilibria distil RUN`"
+            "them with eq.distil(layer, batches), or `equilibria distill RUN`"
         )
     return neural
 

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from equilibria import draws
 from equilibria.nn.frozen import Frozen
-from equilibria.nn.normalisation import LengthAndDirection, find_layers
+from equilibria.nn.normalization import LengthAndDirection, find_layers
 
 
 class VariationalDropout(nn.Module):

@@ -26,10 +26,10 @@ from equilibria.solve import Shared, Solver
 class Alternating:
     """Trains a solver periodically, and uses it in the training steps of the model that follow.
 
-    It is trained on the inputs of the most recent batches, as by `eq.distil`, continuing from its
+    It is trained on the inputs of the most recent batches, as by `eq.distill`, continuing from its
     previous weights. If it does not beat the best classical solver on a held-out batch, the
     following steps use the recipe's solver. Gradients are those of the recipe's adjoint.
-    Evaluations and the finished run use the recipe's own solvers; `equilibria distil` trains a
+    Evaluations and the finished run use the recipe's own solvers; `equilibria distill` trains a
     solver for these.
 
     Args:
@@ -220,7 +220,7 @@ class Alternation(Hook):
         if (used := state["used"]) is not None:
             assert self.learned is not None
             mixer = self.learned.mixer if used["mixes"] else None
-            self.used = NeuralSolver(**used["solver"]), Learned(self.learned.initialiser, mixer)
+            self.used = NeuralSolver(**used["solver"]), Learned(self.learned.initializer, mixer)
         self._record, self._seconds = dict(state["record"]), state["seconds"]
 
 

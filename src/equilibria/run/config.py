@@ -32,6 +32,21 @@ _LONGEST = 1000
 """Characters of the longest string that stands for a number, a word of a few, or a list."""
 
 
+BRITISH = {
+    "initialization": "initialisation",
+    "optimizer": "optimiser",
+    "regularizer": "regulariser",
+    "normalize": "normalise",
+    "standardize": "standardise",
+    "color": "colour",
+    "Initialization": "Initialisation",
+    "language_modeling": "language_modelling",
+}
+"""Keys, and names of classes, with their British spellings, which are read too."""
+
+AMERICAN = {british: american for american, british in BRITISH.items()}
+
+
 class ConfigError(ValueError):
     """An invalid key or value of a recipe; the message names the nearest valid one."""
 
@@ -49,7 +64,7 @@ def build(
     An option `--solver.name Broyden` switches the class. Fields that the old and the new class
     share keep their values: a switch from Anderson to Broyden keeps the tolerance. A default of the
     old class is replaced by that of the new one. `null` removes an optional class. Where there is
-    only one class, any of its options chooses it: `--regulariser.gamma .1` needs no name.
+    only one class, any of its options chooses it: `--regularizer.gamma .1` needs no name.
 
     Args:
         cls: a dataclass; its fields' defaults stand for what `tree` and `argv` leave out.
@@ -302,11 +317,12 @@ def _resolve(
     cls: type,
     tree: Mapping[str, Any],
     choices: Choices,
-    options: Mapping[str, str],
+    options: dict[str, str],
     prefix: str = "",
 ) -> dict[str, Any]:
     """Return `tree` under `options`, with a name, or None, for each choice; see `build`."""
     keys = {name: f"{prefix}{name}" for name in fields_of(cls)}
+    tree = _spell(keys, tree, options)
     result = {**tree, **{name: options[key] for name, key in keys.items() if key in options}}
     defaults = defaults_of(cls, choices)
     for name, allowed in branches_of(cls, choices).items():
@@ -324,6 +340,8 @@ def _resolve(
         branch = dict(branch or {})
         before = branch.get("name") or (default and default["name"]) or (None if others else first)
         chosen = asked or before
+        if chosen not in allowed:
+            chosen = AMERICAN.get(str(chosen), chosen)
         if chosen is None:
             raise ConfigError(f"{key}: needs a name, one of {', '.join(allowed)}")
         switched = chosen != before
@@ -341,6 +359,28 @@ def _resolve(
         branch = _merge(default or {"name": chosen}, {**branch, "name": chosen})
         result[name] = _resolve(allowed[chosen], branch, choices, options, f"{key}.")
     return result
+
+
+def _spell(
+    keys: Mapping[str, str], tree: Mapping[str, Any], options: dict[str, str]
+) -> Mapping[str, Any]:
+    """Return `tree` with the fields' own names in place of British spellings, as `options` are.
+
+    Args:
+        keys: the dotted key of each field of a class.
+        tree: what is given for the class.
+        options: all options by their dotted keys.
+    """
+    for name, key in keys.items():
+        other = BRITISH.get(name, name)
+        if other in keys:
+            continue
+        if other in tree and name not in tree:
+            tree = {name if each == other else each: value for each, value in tree.items()}
+        british = f"{key.removesuffix(name)}{other}"
+        for option in [each for each in options if f"{each}.".startswith(f"{british}.")]:
+            options[key + option.removeprefix(british)] = options.pop(option)
+    return tree
 
 
 def _find_own(key: str, path: str, hint: Any, allowed: Allowed) -> tuple[str, Allowed]:

@@ -236,7 +236,7 @@ def _batch(model: Model, task: Task, split: str, count: int) -> tuple[Batch, Any
 def _training(loaded: Run) -> Training:
     """What the recipe says about stability, as it was at the end of the training."""
     recipe, last = loaded.recipe, loaded.metrics[-1] if loaded.metrics else {}
-    penalty = recipe.regulariser
+    penalty = recipe.regularizer
     controller = None if penalty is None else penalty.controller
     gamma, probability = (0.0, 1.0) if penalty is None else penalty.at(1, 1)
     return Training(

@@ -241,7 +241,7 @@ class Folder:
             reason = str(error).removeprefix(f"{self.recipe}: ")
             raise RunError(f"{self.recipe} is damaged: {reason}") from None
         try:
-            return recipes.parse(recipes.modernise(tree), source=str(self.recipe))
+            return recipes.parse(recipes.modernize(tree), source=str(self.recipe))
         except ConfigError as error:
             if str(self.recipe) in str(error):
                 raise

@@ -32,7 +32,7 @@ class Forward:
     prediction: Prediction
     early_loss: Callable[[Sequence[Any]], Tensor]
     share: float
-    penalised: bool | None
+    penalized: bool | None
 
 
 class Hook:

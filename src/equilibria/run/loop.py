@@ -106,7 +106,7 @@ def train(
             said = f"Chosen for {task.source}: {', '.join(chosen)}"
             _say(console, said)
         fresh = not (resume and folder.checkpoints.all())
-        begins = recipe.initialisation
+        begins = recipe.initialization
         if fresh and begins is not None and begins.radius is not None:
             _say(
                 console,
@@ -294,7 +294,7 @@ def _say_where(trainer: Trainer, folder: Folder, console: Console) -> None:
     begin, _ = recipe.segment(trainer.step, trainer.steps_per_epoch)
     if begin and begin == trainer.step < trainer.steps:
         again = [f"the learning rate's {type(recipe.schedule).__name__} schedule"]
-        if recipe.regulariser is not None:
+        if recipe.regularizer is not None:
             again.append("the regulariser's ramp")
         _say(console, f"New segment, to epoch {recipe.epochs}: restarting {' and '.join(again)}")
 

@@ -96,7 +96,8 @@ def attach(folder: Folder, model: Model) -> EquilibriumModel:
         raise RunError(f"{folder.path} is a run of an explicit network, which has no solver")
     if not path.is_file():
         raise RunError(
-            f"{folder.path} has no learned solver: train one with `equilibria distil {folder.path}`"
+            f"{folder.path} has no learned solver: train one with "
+            f"`equilibria distill {folder.path}`"
         )
     try:
         about = storage.read(path, Learner)
@@ -134,7 +135,7 @@ def starts(model: Model) -> bool:
     if not isinstance(model, EquilibriumModel):
         return False
     layer = model.deq
-    learned = isinstance(layer.neural, Learned) and layer.neural.initialiser is not None
+    learned = isinstance(layer.neural, Learned) and layer.neural.initializer is not None
     return learned and isinstance(layer.eval_solver, NeuralSolver)
 
 
@@ -224,4 +225,4 @@ def _record_inputs(
 
 
 def _again(folder: Folder) -> str:
-    return f"train a new one with `equilibria distil {folder.path} --overwrite`"
+    return f"train a new one with `equilibria distill {folder.path} --overwrite`"

@@ -55,7 +55,7 @@ def image_png(image: Tensor, size: Size) -> bytes:
     return _to_png(found.resize((size[1], size[0]), way))
 
 
-def numbers_png(numbers: Tensor, colours: Sequence[Sequence[int]], size: Size) -> bytes:
+def numbers_png(numbers: Tensor, colors: Sequence[Sequence[int]], size: Size) -> bytes:
     """Return a map of numbers as a PNG with a palette: its pixels still are the numbers.
 
     Args:
@@ -66,17 +66,17 @@ def numbers_png(numbers: Tensor, colours: Sequence[Sequence[int]], size: Size) -
     from PIL import Image
 
     # A PNG's transparent entry is one number: all that have no colour become it.
-    empty = min(len(colours), 255)
+    empty = min(len(colors), 255)
     held = numbers.clamp(max=empty).to(torch.uint8).cpu().contiguous()
     found = Image.fromarray(held.numpy(), "P")
-    palette = [*colours[:256], (0, 0, 0)][:256]
-    found.putpalette([channel for colour in palette for channel in colour])
+    palette = [*colors[:256], (0, 0, 0)][:256]
+    found.putpalette([channel for color in palette for channel in color])
     shown = found.resize((size[1], size[0]), Image.Resampling.NEAREST)
-    options: dict[str, Any] = {"transparency": empty} if len(colours) < 256 else {}
+    options: dict[str, Any] = {"transparency": empty} if len(colors) < 256 else {}
     return _to_png(shown, **options)
 
 
-def make_colours(count: int) -> list[tuple[int, int, int]]:
+def make_colors(count: int) -> list[tuple[int, int, int]]:
     """Return `count` colours that rise from dark to bright."""
     places = torch.linspace(0, len(_RAMP) - 1, max(2, count)).double()[:count]
     low = places.floor().long().clamp(max=len(_RAMP) - 2)

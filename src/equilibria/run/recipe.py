@@ -22,21 +22,21 @@ from equilibria.run.alternating import Alternating
 from equilibria.run.checkpoint import Checkpointing
 from equilibria.run.choices import Choices
 from equilibria.run.config import ConfigError
-from equilibria.run.initialisation import Initialisation, ShallowStart
+from equilibria.run.initialization import Initialization, ShallowStart
 from equilibria.run.models import ModelConfig
 from equilibria.run.models.registry import LAYER
-from equilibria.run.optimiser import (
+from equilibria.run.optimizer import (
     SGD,
     Adam,
     AdamW,
     Constant,
     Cosine,
     OneCycle,
-    Optimiser,
+    Optimizer,
     Poly,
     Schedule,
 )
-from equilibria.run.regulariser import EvaluationBudget, JacobianPenalty
+from equilibria.run.regularizer import EvaluationBudget, JacobianPenalty
 from equilibria.run.tasks import Task, TaskConfig
 from equilibria.solve import Adjoint, Auto, Implicit, Solver, advances
 from equilibria.stability import AdaptiveAdjoint, FixedPointCorrection
@@ -44,7 +44,7 @@ from equilibria.words import nearest
 
 METHODS: dict[str, type] = {
     **{cls.__name__: cls for cls in (Adam, AdamW, SGD, Constant, Cosine, Poly, OneCycle)},
-    **{cls.__name__: cls for cls in (Alternating, Checkpointing, Initialisation, ShallowStart)},
+    **{cls.__name__: cls for cls in (Alternating, Checkpointing, Initialization, ShallowStart)},
     **{cls.__name__: cls for cls in (JacobianPenalty, EvaluationBudget, FixedPointCorrection)},
     **{
         name: cls
@@ -71,7 +71,7 @@ def choices() -> Choices:
     return known.and_these({**METHODS, **plugins.LOADED})
 
 
-IMPLICIT = (*LAYER, "initialisation", "regulariser", "correction", "pretrain", "neural")
+IMPLICIT = (*LAYER, "initialization", "regularizer", "correction", "pretrain", "neural")
 """Keys of a recipe that only an equilibrium network has."""
 
 SUFFIXES = (".yaml", ".yml")
@@ -91,7 +91,7 @@ class Recipe:
         task: data, loss and metric.
         model: architecture.
         solver: solver of the fixed point, or MODULE:CLASS of one's own; null for an explicit
-            network, as are `adjoint`, `initialisation`, `regulariser`, `correction`, `pretrain` and
+            network, as are `adjoint`, `initialization`, `regularizer`, `correction`, `pretrain` and
             `neural`.
         eval_solver: solver in evaluation; null for the same one.
         adjoint: how the fixed point is differentiated, or MODULE:CLASS of one's own.
@@ -138,11 +138,11 @@ class Recipe:
     adjoint: Adjoint | None = field(default_factory=Implicit)
     drop_finished: bool = False
     reuse: bool = False
-    initialisation: Initialisation | None = None
+    initialization: Initialization | None = None
     init_from: str | None = None
-    optimiser: Optimiser = field(default_factory=AdamW)
+    optimizer: Optimizer = field(default_factory=AdamW)
     schedule: Schedule = field(default_factory=Cosine)
-    regulariser: JacobianPenalty | None = None
+    regularizer: JacobianPenalty | None = None
     correction: FixedPointCorrection | None = None
     pretrain: ShallowStart | None = None
     neural: Alternating | None = None
@@ -180,7 +180,7 @@ class Recipe:
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed must be between 0 and 2^32 - 1; got {self.seed}")
         check_fields(self, "(0, inf]", "clip")
-        if self.init_from is not None and self.initialisation is not None:
+        if self.init_from is not None and self.initialization is not None:
             raise ValueError(
                 "init_from and initialisation both set the weights that a run begins with: give "
                 "one of them"
@@ -197,10 +197,10 @@ class Recipe:
         assert self.solver is not None
         self._check_adjoint()
         self._check_reuse()
-        controller = self.regulariser and self.regulariser.controller
+        controller = self.regularizer and self.regularizer.controller
         if controller and controller.evals >= self.solver.max_evals:
             raise ValueError(
-                f"regulariser.controller.evals is {controller.evals:g}, but solver.max_evals is "
+                f"regularizer.controller.evals is {controller.evals:g}, but solver.max_evals is "
                 f"{self.solver.max_evals}: solves can never exceed this budget; lower it"
             )
 
@@ -233,7 +233,7 @@ class Recipe:
                 "which it cannot differentiate: choose JacobianFree, NeumannPhantom or Implicit, "
                 "or set reuse to false"
             )
-        for name in ("regulariser", "correction", "neural"):
+        for name in ("regularizer", "correction", "neural"):
             if getattr(self, name) is not None:
                 raise ValueError(
                     f"{name} needs a solve, and reuse takes one evaluation a step: set one of "
@@ -413,8 +413,15 @@ def parse(tree: Mapping[str, Any], argv: Sequence[str] = (), *, source: str = "r
     if not recipe.model.implicit:
         # The class ignores a value that equals a default, but here it was given explicitly.
         options = dict(config.pairs(argv))
-        names = {name: options.get(f"{name}.name") or tree.get(name) or "null" for name in IMPLICIT}
-        given = [name for name in IMPLICIT if names[name] != "null"]
+        spellings = {name: (name, config.BRITISH.get(name, name)) for name in IMPLICIT}
+        given = [
+            name
+            for name, words in spellings.items()
+            if any(
+                (options.get(f"{each}.name") or tree.get(each) or "null") != "null"
+                for each in words
+            )
+        ]
         if given:
             raise ConfigError(_explain_nothing_to_solve(type(recipe.model).__name__, given))
     return recipe
@@ -469,27 +476,35 @@ def _as_before(tree: Any) -> Any:
         name, options = FORMER_NAMES.get(kept.get("name", ""), (kept.get("name"), {}))
         if name == "Anderson" and kept.get("period", 1) != 1:
             name = ALTERNATING
-        options = {"drop_finished": "per_sample", **options}
+        name = config.BRITISH.get(str(name), name)
+        options = {"drop_finished": "per_sample", **config.BRITISH, **options}
         found = {options.get(key, key): _as_before(value) for key, value in kept.items()}
         return found if name is None else {**found, "name": name}
     return [_as_before(each) for each in tree] if isinstance(tree, list | tuple) else tree
 
 
-def modernise(tree: Any) -> Any:
+def modernize(tree: Any) -> Any:
     """Return the recipe of a saved run, or a part of it, with today's names."""
     if isinstance(tree, Mapping):
         if plugins.is_path(tree.get("name")):  # whose options are its own
-            return {key: modernise(value) for key, value in tree.items()}
+            return {key: modernize(value) for key, value in tree.items()}
         today = {old: (new, options) for new, (old, options) in FORMER_NAMES.items()}
         name, options = today.get(str(tree.get("name")), (tree.get("name"), {}))
         options = {"per_sample": "drop_finished", **{old: new for new, old in options.items()}}
-        found = {options.get(key, key): modernise(value) for key, value in tree.items()}
+        found = {options.get(key, key): modernize(value) for key, value in tree.items()}
         if name == ALTERNATING:
             name, found = "Anderson", {"period": 3, **found}
         if name == "Auto" and "linear" in found:  # whose third phase was not an option
             found["newton"] = found.pop("linear")
         return found if name is None else {**found, "name": name}
-    return [modernise(each) for each in tree] if isinstance(tree, list | tuple) else tree
+    return [modernize(each) for each in tree] if isinstance(tree, list | tuple) else tree
+
+
+def _spell(tree: Any) -> Any:
+    """Return the tree of a recipe with today's spelling of its keys."""
+    if isinstance(tree, Mapping):
+        return {config.AMERICAN.get(key, key): _spell(value) for key, value in tree.items()}
+    return tree
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -498,7 +513,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     A further segment is no difference: what was trained before is the same.
     """
     ends = [(*tree.get("restarts", ()), tree["epochs"]) for tree in (one, other)]
-    trees = [modernise(_as_before(tree)) for tree in (one, other)]
+    trees = [_spell(modernize(_as_before(tree))) for tree in (one, other)]
     if ends[0] == ends[1][: len(ends[0])]:
         trees = [{k: v for k, v in t.items() if k not in ("epochs", "restarts")} for t in trees]
     return config.differences(*trees)

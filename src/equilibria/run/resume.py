@@ -70,12 +70,12 @@ def _save_whole(trainer: Trainer, folder: Folder, about: Any, parts: dict[str, A
         if not trainer.accelerator.is_main_process:
             return
         step, ends, how = trainer.step, _ends_epoch(trainer), trainer.recipe.checkpoint
-        state, optimiser = trainer.model.state_dict(), trainer.optimiser.state_dict()
+        state, optimizer = trainer.model.state_dict(), trainer.optimizer.state_dict()
         if how.async_:
-            state, optimiser = copy_tensors(to_device((state, optimiser), "cpu"))
+            state, optimizer = copy_tensors(to_device((state, optimizer), "cpu"))
 
         def write() -> None:
-            every = {"optimiser": optimiser, **parts}
+            every = {"optimiser": optimizer, **parts}
             folder.checkpoints.save(step, about, state, every, keep=how.keep)
             if ends:
                 write_weights(folder.weights, state)
@@ -91,7 +91,7 @@ def _save_shares(trainer: Trainer, folder: Folder, about: Any, parts: dict[str, 
     from equilibria.run import shares
 
     step, ends, accelerator = trainer.step, _ends_epoch(trainer), trainer.accelerator
-    tensors, parts["optimiser"] = shares.collect(trainer.model, trainer.optimiser)
+    tensors, parts["optimiser"] = shares.collect(trainer.model, trainer.optimizer)
     whole = trainer.layout.whole_state() if ends else {}
     begun: list[Any] = [None]
     with agree(accelerator):
@@ -174,13 +174,13 @@ def _check_same(trainer: Trainer, found: Checkpoint) -> None:
 
 def _fill(trainer: Trainer, found: Checkpoint) -> None:
     """Give the model and the optimiser what a checkpoint has, whole or in shares."""
-    model, optimiser = trainer.model, trainer.optimiser
+    model, optimizer = trainer.model, trainer.optimizer
     described, kept = found.about.get("shares"), found.parts["optimiser"]
     if described is None and not isinstance(trainer.layout, Sharding):
         if wrong := misfit(found.model, model.state_dict(), "the recipe"):
             raise ValueError(wrong)
         model.load_state_dict(found.model)
-        optimiser.load_state_dict(kept)
+        optimizer.load_state_dict(kept)
         return
     from equilibria.run import shares
 
@@ -191,9 +191,9 @@ def _fill(trainer: Trainer, found: Checkpoint) -> None:
         source = shares.Files(found.path, described)
     else:
         names = {id(p): name for name, p in model.named_parameters()}
-        order = [names[id(p)] for g in optimiser.param_groups for p in g["params"]]
+        order = [names[id(p)] for g in optimizer.param_groups for p in g["params"]]
         source, kept = shares.by_name(found.model, kept, order)
-    shares.fill(source, kept, model, optimiser)
+    shares.fill(source, kept, model, optimizer)
 
 
 # --- another number of processes ------------------------------------------------------------------
@@ -241,7 +241,7 @@ def deal(
     empty = Tally().state()
     found["tally"] = empty if part.index else Tally.total(s["tally"] for s in states).state()
     if first.get("stabiliser") is not None:
-        found["stabiliser"] = _stabiliser_share([s["stabiliser"] for s in states], part.index)
+        found["stabiliser"] = _stabilizer_share([s["stabiliser"] for s in states], part.index)
     found["carry"] = _carry_share([s["carry"] for s in states], part, rows)
     if first.get("neural") is not None:
         found["neural"] = states[part.index % len(states)]["neural"]
@@ -252,7 +252,7 @@ def deal(
     return found, notes
 
 
-def _stabiliser_share(states: Sequence[Mapping[str, Any]], index: int) -> dict[str, Any]:
+def _stabilizer_share(states: Sequence[Mapping[str, Any]], index: int) -> dict[str, Any]:
     """Return the state with all sums on the first process."""
     found = dict(states[0])
     names = dict.fromkeys(name for s in states for name in s["counts"])

@@ -145,9 +145,9 @@ class Whole:
         self.model, self.accelerator = model, accelerator
         self.wrapped: Any = model
 
-    def prepare(self, optimiser: Optimizer) -> AcceleratedOptimizer:
+    def prepare(self, optimizer: Optimizer) -> AcceleratedOptimizer:
         """Move the model to its device; return the optimiser as Accelerate wraps it."""
-        self.wrapped, prepared = self.accelerator.prepare(self.model, optimiser)
+        self.wrapped, prepared = self.accelerator.prepare(self.model, optimizer)
         return prepared
 
     def predict(self, inputs: Any, **options: Any) -> Prediction:
@@ -254,9 +254,9 @@ class Sharding:
         fill(model, whole, accelerator.device)
         private.find_root(model)
 
-    def prepare(self, optimiser: Optimizer) -> AcceleratedOptimizer:
+    def prepare(self, optimizer: Optimizer) -> AcceleratedOptimizer:
         """Return the optimiser of the shares as Accelerate wraps it."""
-        prepared: Any = self.accelerator.prepare_optimizer(optimiser)
+        prepared: Any = self.accelerator.prepare_optimizer(optimizer)
         return prepared
 
     def gloo_group(self) -> Any:

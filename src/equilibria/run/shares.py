@@ -46,7 +46,7 @@ Described = Mapping[str, Mapping[str, Any]]
 """For each tensor, by name, its `dtype`, `size` and `chunks`: their `offsets` and `sizes`, and the
 `file` and the `key` in it under which they are stored."""
 
-MODEL, OPTIMISER = "model.", "optimiser."
+MODEL, OPTIMIZER = "model.", "optimiser."
 """Prefixes of the names of tensors."""
 
 
@@ -292,13 +292,13 @@ class _Reader(StorageReader):
 # --- a model and its optimiser --------------------------------------------------------------------
 
 
-def collect(model: nn.Module, optimiser: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def collect(model: nn.Module, optimizer: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return all tensors of a model and its optimiser by name, and the optimiser's other state."""
     names = {id(p): name for name, p in model.named_parameters()}
-    states = {names[id(p)]: state for p, state in optimiser.state.items()}
+    states = {names[id(p)]: state for p, state in optimizer.state.items()}
     groups = [
         {**group, "params": [names[id(p)] for p in group["params"]]}
-        for group in optimiser.param_groups
+        for group in optimizer.param_groups
     ]
     return _flatten(model.state_dict(), states), _others(states, groups)
 
@@ -324,7 +324,7 @@ def _flatten(
 ) -> dict[str, Tensor]:
     """Return the tensors of a model and of its optimiser's states, by their names in the files."""
     return {f"{MODEL}{name}": each for name, each in model.items()} | {
-        f"{OPTIMISER}{name}.{key}": value
+        f"{OPTIMIZER}{name}.{key}": value
         for name, state in states.items()
         for key, value in state.items()
         if isinstance(value, Tensor)
@@ -341,7 +341,7 @@ def _others(states: Mapping[str, Mapping[str, Any]], groups: list[Any]) -> dict[
 
 
 def fill(
-    source: Files | Tensors, about: Mapping[str, Any], model: nn.Module, optimiser: Any
+    source: Files | Tensors, about: Mapping[str, Any], model: nn.Module, optimizer: Any
 ) -> None:
     """Load a checkpoint into a model and its optimiser, which may be sharded.
 
@@ -363,8 +363,8 @@ def fill(
     parameters = dict(model.named_parameters())
     states: dict[str, dict[str, Any]] = {}
     for name, each in source.described.items():
-        if name.startswith(OPTIMISER):
-            owner, _, key = name.removeprefix(OPTIMISER).rpartition(".")
+        if name.startswith(OPTIMIZER):
+            owner, _, key = name.removeprefix(OPTIMIZER).rpartition(".")
             p, dtype = parameters[owner].detach(), getattr(torch, each["dtype"])
             like = list(p.shape) == each["size"]
             value = torch.zeros_like(p) if like else torch.zeros(each["size"], dtype=dtype)
@@ -379,7 +379,7 @@ def fill(
         states.setdefault(owner, {}).update(each)
     order = [name for group in about["param_groups"] for name in group["params"]]
     names = {id(p): name for name, p in parameters.items()}
-    if order != [names[id(p)] for group in optimiser.param_groups for p in group["params"]]:
+    if order != [names[id(p)] for group in optimizer.param_groups for p in group["params"]]:
         raise ValueError("the optimiser has different parameters, or a different order of them")
     number = {name: index for index, name in enumerate(order)}
     groups = [
@@ -387,4 +387,4 @@ def fill(
         for group in about["param_groups"]
     ]
     known = {number[owner]: each for owner, each in states.items()}
-    optimiser.load_state_dict({"state": known, "param_groups": groups})
+    optimizer.load_state_dict({"state": known, "param_groups": groups})

@@ -14,7 +14,7 @@ from equilibria.nn.init import Ensemble
 from equilibria.nn.using import in_eval_mode
 from equilibria.run import evaluation
 from equilibria.run.evaluation import loss_of
-from equilibria.run.initialisation import Beginning, ShallowStart
+from equilibria.run.initialization import Beginning, ShallowStart
 from equilibria.run.models import Model
 from equilibria.run.processes import keep_random_state, seed_all
 from equilibria.run.recipe import Recipe
@@ -92,7 +92,7 @@ class Start:
         if size == 1:
             return Whole(self._build(), accelerator)
         build, empty = self._build, self._empty
-        keep = recipe.regulariser is not None or recipe.correction is not None
+        keep = recipe.regularizer is not None or recipe.correction is not None
         with as_training_error():
             return Sharding(build, empty, accelerator, size, keep=keep, trial=self._try)
 
@@ -104,8 +104,8 @@ class Start:
     def _build(self) -> Model:
         """Return the model with the weights that the run starts from."""
         recipe, model = self.recipe, self._empty()
-        if self.fresh and (asked := recipe.initialisation) is not None:
-            before = f"initialisation.radius {asked.radius or 0:g}: "
+        if self.fresh and (asked := recipe.initialization) is not None:
+            before = f"initialization.radius {asked.radius or 0:g}: "
             with nullcontext() if asked.radius is None else as_training_error(before):
                 self.beginning = asked.apply(model, lambda: self._batch().inputs)
         if self.fresh and recipe.init_from is not None:
@@ -149,7 +149,7 @@ def examine_start(
     measured in float32. The state of random generators is preserved.
 
     Args:
-        recipe: its seed is also that of the draws, its `initialisation.layers` selects which
+        recipe: its seed is also that of the draws, its `initialization.layers` selects which
             weights are drawn, and its solver is the one that must converge.
         task: the recipe's.
         ensembles, scales, draws, progress: see `stability.ensembles.sweep`.
@@ -180,7 +180,7 @@ def examine_start(
         ) from None
     inputs = to_device(model.first_piece(inputs), accelerator.device)
     refused = ""
-    if (asked := recipe.initialisation) is not None:
+    if (asked := recipe.initialization) is not None:
 
         def first() -> Any:
             batch = task.feed(recipe.rows, recipe.seed).batch(0)
@@ -189,7 +189,7 @@ def examine_start(
         try:
             asked.apply(model, first)
         except UnreachableRadiusError as error:
-            refused = f"initialisation.radius {asked.radius:g}: {error}"
+            refused = f"initialization.radius {asked.radius:g}: {error}"
     model.to(accelerator.device)
     found = sweep(
         model,

@@ -47,8 +47,8 @@ class Step:
         value, added: sums of the loss, and of the hooks' terms, over the micro-batches so far.
     """
 
-    def __init__(self, trainer: Trainer, penalised: bool | None) -> None:
-        self.trainer, self.penalised = trainer, penalised
+    def __init__(self, trainer: Trainer, penalized: bool | None) -> None:
+        self.trainer, self.penalized = trainer, penalized
         self.recipe, self.accelerator = trainer.recipe, trainer.accelerator
         self.batches = [self._augment(k) for k in range(self.recipe.accumulate)]
         own = sum(trainer.task.units(batch.targets) for batch in self.batches)
@@ -78,7 +78,7 @@ class Step:
         trainer, step = self.trainer, self.trainer.step
         begin, steps = self.recipe.segment(step, trainer.steps_per_epoch)
         factor = self.recipe.schedule.factor(step - begin, steps)
-        for group, rate in zip(trainer.optimiser.param_groups, trainer.rates, strict=True):
+        for group, rate in zip(trainer.optimizer.param_groups, trainer.rates, strict=True):
             group["lr"] = rate * factor
         carries = trainer.carry or [None] * len(self.batches)
         for hook in self.hooks:
@@ -111,7 +111,7 @@ class Step:
             self.value += float(total.detach())
             early_loss = partial(self._early_loss, prediction, batch)
             share = batch.samples * self.accelerator.num_processes / self.recipe.rows
-            forward = Forward(prediction, early_loss, share, self.penalised)
+            forward = Forward(prediction, early_loss, share, self.penalized)
             # By a key of their own: the masks are the same without a penalty.
             with self._key_draws("probes", index):
                 terms = [hook.term(trainer.step, forward) for hook in self.hooks]
@@ -163,19 +163,19 @@ class Step:
 
     def _update(self) -> None:
         """Let the optimiser act on the gradient, clipped as the recipe says."""
-        layout, optimiser = self.trainer.layout, self.trainer.optimiser
+        layout, optimizer = self.trainer.layout, self.trainer.optimizer
         length = layout.clip(math.inf if self.recipe.clip is None else self.recipe.clip)
         scaled = self.accelerator.scaler is not None  # then the optimiser skips such a step itself
         if length is not None and not scaled and not math.isfinite(length):
             raise self._diverged("the gradient is not finite")
-        optimiser.step()
+        optimizer.step()
         layout.constrain()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
 
     def _diverged(self, what: str) -> Diverged:
         """Return the error that ends training before a step that would ruin the weights."""
         return Diverged(
-            f"{what} at step {self.trainer.step + 1}: a lower optimiser.lr or a clip may help, in "
+            f"{what} at step {self.trainer.step + 1}: a lower optimizer.lr or a clip may help, in "
             "a new run (--out)"
         )
 

@@ -16,12 +16,12 @@ from equilibria.run import recipe as recipes
 from equilibria.run.alternating import Alternation
 from equilibria.run.checkpoint import Background
 from equilibria.run.hooks import AuditHook, Hook
-from equilibria.run.initialisation import ShallowStart
+from equilibria.run.initialization import ShallowStart
 from equilibria.run.models import EquilibriumModel
 from equilibria.run.processes import keep_random_state, seed_all, total_over
 from equilibria.run.recipe import Recipe
 from equilibria.run.reusing import Reuse
-from equilibria.run.stabiliser import Stabiliser
+from equilibria.run.stabilizer import Stabilizer
 from equilibria.run.start import Start, TrainingError, as_training_error
 from equilibria.run.step import Step, mean_loss
 from equilibria.run.tally import Tally, throughput
@@ -86,11 +86,11 @@ class Trainer:
         _check(self)
         self.start = Start(recipe, task, self.feed, accelerator, fresh=fresh)
         self.layout, self.model = self.start.layout, self.start.layout.model
-        self.optimiser = self.layout.prepare(recipe.optimiser.build(self.model))
-        self.rates = [group["lr"] for group in self.optimiser.param_groups]
+        self.optimizer = self.layout.prepare(recipe.optimizer.build(self.model))
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]
         seed_all(recipe.seed + accelerator.process_index)  # for draws that are not keyed to samples
-        self.stabiliser, self.neural, self.reuse, audit = _make_hooks(self)
-        every: tuple[Hook | None, ...] = self.stabiliser, self.neural, audit, self.reuse
+        self.stabilizer, self.neural, self.reuse, audit = _make_hooks(self)
+        every: tuple[Hook | None, ...] = self.stabilizer, self.neural, audit, self.reuse
         self.hooks = [hook for hook in every if hook is not None]
         self.background = Background(
             accelerator if recipe.checkpoint.async_ else None,
@@ -165,7 +165,7 @@ class Trainer:
         record = {
             "epoch": self.step // self.steps_per_epoch,
             "step": self.step,
-            "lr": self.optimiser.param_groups[0]["lr"],
+            "lr": self.optimizer.param_groups[0]["lr"],
             "seconds": round(self.seconds, 3),
             unit: tally.units,
             "throughput": throughput(
@@ -191,7 +191,7 @@ class Trainer:
         """Return a micro-batch of the next step: this process's share of the batch, or a part."""
         return self.feed.batch(self.step, self.part.cut(index, self.recipe.accumulate))
 
-    def train_step(self, penalised: bool | None = None) -> None:
+    def train_step(self, penalized: bool | None = None) -> None:
         """Take one step of the optimiser on the next batch; see `Step`.
 
         Args:
@@ -202,20 +202,20 @@ class Trainer:
             Diverged: the loss or the gradient is not finite, on any process.
         """
         start = time.perf_counter()
-        Step(self, penalised).take()
+        Step(self, penalized).take()
         self.step += 1
         self.seconds += time.perf_counter() - start
 
 
 def _make_hooks(
     trainer: Trainer,
-) -> tuple[Stabiliser | None, Alternation | None, Reuse | None, AuditHook | None]:
+) -> tuple[Stabilizer | None, Alternation | None, Reuse | None, AuditHook | None]:
     """Return the hooks that a recipe asks for; None for the others."""
     recipe, accelerator = trainer.recipe, trainer.accelerator
     model: Any = trainer.model  # an `EquilibriumModel`, where a recipe asks for any
-    stabiliser, neural, reuse, audit = None, None, None, None
-    if recipe.regulariser is not None or recipe.correction is not None:
-        stabiliser = Stabiliser(recipe, trainer.steps_per_epoch, accelerator)
+    stabilizer, neural, reuse, audit = None, None, None, None
+    if recipe.regularizer is not None or recipe.correction is not None:
+        stabilizer = Stabilizer(recipe, trainer.steps_per_epoch, accelerator)
     with as_training_error():
         if recipe.neural is not None:
             neural = Alternation(recipe.neural, model, recipe.seed, trainer.steps)
@@ -227,7 +227,7 @@ def _make_hooks(
             return total_over(accelerator, value)[0] / accelerator.num_processes
 
         audit = AuditHook(AdjointAudit(model, mean), partial(mean_loss, trainer))
-    return stabiliser, neural, reuse, audit
+    return stabilizer, neural, reuse, audit
 
 
 def _check(trainer: Trainer) -> None:

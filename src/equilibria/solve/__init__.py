@@ -18,7 +18,7 @@ from equilibria.solve.anderson import (
     ROOM,
     Anderson,
     AndersonStepper,
-    minimiser,
+    minimizer,
 )
 from equilibria.solve.api import attach, check_returns, fixed_point, root_find
 from equilibria.solve.auto import Auto
@@ -100,7 +100,7 @@ __all__ = [
     "flatten",
     "followable",
     "length",
-    "minimiser",
+    "minimizer",
     "nonnegative_field",
     "number_field",
     "profiles",

@@ -22,7 +22,7 @@ from equilibria.solve.api import (
     refuse_error,
 )
 from equilibria.solve.boundary import boundary, without_autocast
-from equilibria.solve.derivative import Linearisation, fill_missing
+from equilibria.solve.derivative import Linearization, fill_missing
 from equilibria.solve.equation import Place
 from equilibria.solve.layout import Layout
 from equilibria.solve.problem import Problem
@@ -179,7 +179,7 @@ class _Corrected(torch.autograd.Function):
             )
         image: Leaves = list(ctx.saved_tensors)
         g = fill_missing(grads, image)
-        graph = Linearisation(image, ctx.edges, [])
+        graph = Linearization(image, ctx.edges, [])
         u = equation.adjoint.propagate(Place(equation, [], [], graph=graph), g)
         return (None, None, *u)
 

@@ -111,7 +111,7 @@ class AndersonStepper(Stepper):
         if not self.stored:
             return plain
         # Zero, which is the plain step, for a sample whose system cannot be factorised.
-        gamma = minimiser(*self.system())[0].to(self.dtype)
+        gamma = minimizer(*self.system())[0].to(self.dtype)
         if where is not None:
             gamma = gamma.masked_fill(~where.unsqueeze(1), 0.0)
         return self.moves.combine(gamma, 0, onto=plain, scale=-1.0)
@@ -176,7 +176,7 @@ class AndersonStepper(Stepper):
         return ritz_values(step, step + change)
 
 
-def minimiser(gram: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+def minimizer(gram: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """The solution of the normal equations, zero where they cannot be factorised; and the Cholesky
     factor."""
     factor, failed = _linalg.cholesky_ex(gram)  # which never raises

@@ -113,7 +113,7 @@ class FrozenParameter(Exception):
 
 
 @dataclass
-class Linearisation:
+class Linearization:
     """f evaluated once, with its graph, for products with its derivatives.
 
     Attributes:
@@ -149,7 +149,7 @@ class Linearisation:
         needed: Sequence[bool] = (),
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
         held: AbstractContextManager[None] | None = None,
-    ) -> Linearisation:
+    ) -> Linearization:
         """Evaluates f at (z, p); z is detached here. `needed` says which parameters, leaves that
         require gradients, will be asked for theirs.
 
@@ -229,21 +229,21 @@ class GraphKeeper(Jacobian):
         self,
         layout: Layout,
         plain: Callable[[Rows], Rows],
-        linearise: Callable[[Leaves], Linearisation],
+        linearize: Callable[[Leaves], Linearization],
     ) -> None:
         self.cost = 1
         self._layout = layout
         self._plain = plain
-        self._linearise = linearise
+        self._linearize = linearize
         self._keeps = False
-        self._latest: Linearisation | None = None
+        self._latest: Linearization | None = None
         self._differences = False  # f can't be differentiated twice
 
     def evaluate(self, z: Rows) -> Rows:
         """f(z)."""
         if not self._keeps:
             return self._plain(z)
-        latest = self._linearise_at(z)
+        latest = self._linearize_at(z)
         return self._layout.rows([leaf.detach() for leaf in latest.value])
 
     def select(self, layout: Layout) -> None:
@@ -253,7 +253,7 @@ class GraphKeeper(Jacobian):
     def __call__(self, z: Rows) -> Product:
         self._keeps = True
         if self._latest is None:
-            self._linearise_at(z)
+            self._linearize_at(z)
         latest, layout = self._latest, self._layout
         assert latest is not None
 
@@ -287,10 +287,10 @@ class GraphKeeper(Jacobian):
 
         return product
 
-    def _linearise_at(self, z: Rows) -> Linearisation:
+    def _linearize_at(self, z: Rows) -> Linearization:
         self._latest = None  # one graph at a time
         with torch.inference_mode(False), private.run_eagerly():
-            self._latest = self._linearise(self._layout.leaves(z))
+            self._latest = self._linearize(self._layout.leaves(z))
         return self._latest
 
 

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.boundary import without_autocast
-from equilibria.solve.derivative import Function, Linearisation, pullback, pushforward
+from equilibria.solve.derivative import Function, Linearization, pullback, pushforward
 from equilibria.solve.estimate import WARNED_ERROR
 from equilibria.solve.layout import Coupled, Layout
 from equilibria.solve.linear import LinearSolver, iterate_affine
@@ -120,9 +120,9 @@ class Equation(abc.ABC):
         """How many of the parameters, from the first, have a gradient even if f ignores them."""
         return len(p)
 
-    def linearise(self, z: Leaves, p: Leaves, needed: Sequence[bool]) -> Linearisation:
+    def linearize(self, z: Leaves, p: Leaves, needed: Sequence[bool]) -> Linearization:
         """Evaluates once, tracked, and keeps the graph for products with the Jacobian."""
-        return Linearisation.at(self.evaluate, z, self.leaves_for(p, needed), needed)
+        return Linearization.at(self.evaluate, z, self.leaves_for(p, needed), needed)
 
     def leaves_for(self, p: Leaves, needed: Sequence[bool]) -> Leaves:
         """Leaves that stand for the parameters in a graph of its own."""
@@ -142,7 +142,7 @@ class Place(NamedTuple):
     z: Leaves
     p: Leaves
     transposed: bool = True
-    graph: Linearisation | None = None
+    graph: Linearization | None = None
 
     def multiply(self, v: Leaves) -> Leaves:
         """J^T v, or J v."""
@@ -232,12 +232,12 @@ class Affine(Equation):
         at, parameters, constant = self._unpack(p)
         # Compiled code can be differentiated once, and J t takes it twice.
         with nullcontext() if self.transposed else private.run_eagerly():
-            jacobian = self.parent.linearise(at, parameters, [False] * len(parameters))
+            jacobian = self.parent.linearize(at, parameters, [False] * len(parameters))
         self.parent.require_same(at, jacobian.value)
         with jacobian.held:
             return self.solve_with(jacobian, constant)
 
-    def solve_with(self, jacobian: Linearisation, constant: Leaves) -> tuple[Layout, Run]:
+    def solve_with(self, jacobian: Linearization, constant: Leaves) -> tuple[Layout, Run]:
         """Solves, given the graph that the products are taken from.
 
         Warns with `SolveWarning`, or raises `SolveError` under `throw`, where it does not converge.

@@ -96,7 +96,7 @@ class FixedPoint(torch.autograd.Function):
         if torch.is_grad_enabled() or private.transform_active():
             found = _differentiable(equation, z, p, g, needed, residual)
         else:
-            jacobian = equation.linearise(z, p, needed)
+            jacobian = equation.linearize(z, p, needed)
             equation.require_same(z, jacobian.value, residual)
             with jacobian.held:
                 u = equation.adjoint.propagate(Place(equation, z, p, graph=jacobian), g)

@@ -18,7 +18,7 @@ from equilibria.solve import private
 from equilibria.solve.boundary import AutocastRegion, enter_region, without_autocast
 from equilibria.solve.capture import Captured, Recorder, require_known
 from equilibria.solve.closure import Function
-from equilibria.solve.derivative import FrozenParameter, GraphKeeper, Linearisation
+from equilibria.solve.derivative import FrozenParameter, GraphKeeper, Linearization
 from equilibria.solve.equation import Axes, Equation, fold, fold_all
 from equilibria.solve.estimate import WARNED_ERROR
 from equilibria.solve.layout import Coupled, Groups, Layout
@@ -190,7 +190,7 @@ class Problem(Equation):
                     here[position] = here[position].index_select(0, index)
             jacobian.select(layout)
 
-        jacobian = GraphKeeper(layout, rows_of_f, lambda at: self.linearise_state(at, list(here)))
+        jacobian = GraphKeeper(layout, rows_of_f, lambda at: self.linearize_state(at, list(here)))
         start = layout.rows(z), layout.rows(first)
         with self.f.enter_evaluation():
             run = self.search(
@@ -256,7 +256,7 @@ class Problem(Equation):
         return self.autocast.floor if self.captured.reduced else 0.0
 
     @override
-    def linearise(self, z: Leaves, p: Leaves, needed: Sequence[bool]) -> Linearisation:
+    def linearize(self, z: Leaves, p: Leaves, needed: Sequence[bool]) -> Linearization:
         own, split = self.leaves_for(p, needed), len(self.operands.slots)
         captured = self.captured
         pairs = zip(captured.originals, captured.values, needed[split:], strict=True)
@@ -264,8 +264,8 @@ class Problem(Equation):
         as_they_are = {id(x) for x in own[split:]}
         used = [x for x in captured.used if id(x) in as_they_are]
 
-        def linearise(own: Leaves, used: Sequence[Tensor]) -> Linearisation:
-            return Linearisation.at(
+        def linearize(own: Leaves, used: Sequence[Tensor]) -> Linearization:
+            return Linearization.at(
                 lambda z, p: self.evaluate_known(z, p, others, used),
                 z,
                 own,
@@ -275,17 +275,17 @@ class Problem(Equation):
             )
 
         with suppress(FrozenParameter):
-            return linearise(own, used)
+            return linearize(own, used)
         own = super().leaves_for(p, needed)
         for i in captured.fixed:
             own[split + i] = captured.originals[i]
-        return linearise(own, ())
+        return linearize(own, ())
 
-    def linearise_state(self, z: Leaves, p: Leaves) -> Linearisation:
+    def linearize_state(self, z: Leaves, p: Leaves) -> Linearization:
         """The same for products with df/dz alone, at parameters that are used as they are."""
         p = [followable(x) for x in p]
         stand_ins = p[len(self.operands.slots) :]
-        return Linearisation.at(
+        return Linearization.at(
             self.evaluate, z, p, around=lambda: self.captured.substitute(stand_ins)
         )
 

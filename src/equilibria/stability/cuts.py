@@ -179,7 +179,7 @@ class _Probe:
             ]
             away = self._direction(range(len(solution)))
             self.base = [x + AWAY * v for x, v in zip(solution, away, strict=True)]
-            if self._linearise():
+            if self._linearize():
                 return True
         return False
 
@@ -192,7 +192,7 @@ class _Probe:
                 found[i] = found[i] or least
         return found
 
-    def _linearise(self) -> bool:
+    def _linearize(self) -> bool:
         """w^T df for some w, with respect to all inputs."""
         self._write(self.base[self.first :])
         leaves = [x.detach().requires_grad_() for x in self.base[: self.first]]

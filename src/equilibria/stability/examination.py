@@ -323,18 +323,18 @@ def tame(examination: Examination, radius: float) -> str:
         penalty = (
             "add eq.stability.jacobian_penalty(sol) to the loss with a weight between 0.5 and 4"
             if training is None
-            else "train with regulariser.name: JacobianPenalty, regulariser.gamma: 1 and "
-            "regulariser.probability: 0.4"
+            else "train with regularizer.name: JacobianPenalty, regularizer.gamma: 1 and "
+            "regularizer.probability: 0.4"
         )
         return (
             f"To lower it, {penalty}; or begin with smaller weights, or bound those that act on z "
             "with spectral_norm."
         )
     factor = 2.0 if not radius < 1 else 1.5
-    change = f"regulariser.gamma from {training.gamma:g} to {factor * training.gamma:g}"
+    change = f"regularizer.gamma from {training.gamma:g} to {factor * training.gamma:g}"
     if training.probability <= 0.5:
         change += (
-            f" (regulariser.final_gamma where it is set), or regulariser.probability from "
+            f" (regularizer.final_gamma where it is set), or regularizer.probability from "
             f"{training.probability:g} to {2 * training.probability:g}"
         )
     return f"To lower it, raise {change}, and watch what that costs in accuracy."

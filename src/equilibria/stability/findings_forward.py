@@ -120,8 +120,8 @@ def cost(examination: Examination) -> Finding | None:
             f"Solves take {mean:.1f} evaluations on average, over the budget of {budget:g} that "
             "training was to hold.",
             "The controller's factor was at its highest, or had too few steps: look for the "
-            "regulariser's factor in metrics.jsonl, and raise regulariser.gamma or "
-            "regulariser.controller.highest; or set regulariser.controller.evals to what the "
+            "regulariser's factor in metrics.jsonl, and raise regularizer.gamma or "
+            "regularizer.controller.highest; or set regularizer.controller.evals to what the "
             "accuracy needs.",
         )
     if share_converged(examination) == 1 and forward.evals.p90 >= 0.8 * forward.max_evals:

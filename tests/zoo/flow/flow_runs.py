@@ -82,8 +82,8 @@ def save_raft(path):
 def scene(seed, height=40, width=48):
     """An image of squares in random colours, (height, width, 3)."""
     counts = -(-height // 16), -(-width // 16), 3
-    colours = np.random.default_rng(seed).integers(0, 256, counts)
-    return np.kron(colours, np.ones((16, 16, 1), np.int64))[:height, :width].astype(np.uint8)
+    colors = np.random.default_rng(seed).integers(0, 256, counts)
+    return np.kron(colors, np.ones((16, 16, 1), np.int64))[:height, :width].astype(np.uint8)
 
 
 def save_frames(folder, count=4, cut=None, size=(40, 48), names="f{}.png"):

@@ -28,7 +28,7 @@ from equilibria.zoo.flow.model.configs import DEQGMAConfig, DEQRAFTConfig, RAFTC
 from equilibria.zoo.flow.model.weights import _sources
 from equilibria.zoo.flow.predict import engine
 from equilibria.zoo.io import video
-from equilibria.zoo.io.colours import flow_colours
+from equilibria.zoo.io.colors import flow_colors
 from equilibria.zoo.vision.model.single_scale import DenseConfig
 from equilibria.zoo.vision.task.classification import ImageClassification
 
@@ -94,8 +94,8 @@ def test_two_images_give_the_flow_of_the_network(run, frames, tmp_path, capsys):
         after = model.answer(model.deq.cell(prediction.solution.value, *operands), x)
     change = (after - prediction.output).norm(dim=1).square().mean().sqrt()
     assert row["moves"] == pytest.approx(float(change), rel=0.2, abs=2e-6) and row["moves"] > 0
-    colours = flow_colours(found.numpy(), row["scale"])
-    assert (pixels(out.with_name("a-colours.png")) == colours).all()
+    colors = flow_colors(found.numpy(), row["scale"])
+    assert (pixels(out.with_name("a-colours.png")) == colors).all()
     assert pixels(out.with_name("a-convergence.png")).shape == (3, 40, 48)
     said = capsys.readouterr().out
     assert said.index("the correlation (all-pairs) takes 4 kB") < said.index("evaluations, CONV")
@@ -207,7 +207,7 @@ def test_frames_have_flow_colours_of_one_scale_and_rows(run, tmp_path):
     scale = np.percentile(np.concatenate([np.hypot(*each).ravel() for each in flows]), 99)
     for name, each in zip(names, flows, strict=True):
         drawn = pixels(out / "colours" / f"{name}.png").astype(int)
-        off = np.abs(drawn - flow_colours(each, scale)).max(0)
+        off = np.abs(drawn - flow_colors(each, scale)).max(0)
         # The scale is within .5 %, and what is longer is darker.
         assert off[np.hypot(*each) < 0.99 * scale].max() <= 4
         assert (out / "convergence" / f"{name}.png").is_file()
@@ -365,7 +365,7 @@ def test_the_same_command_continues_and_another_is_refused(run, frames, tmp_path
     flow(run, frames, "--out", out, "--format", "pfm", "--overwrite")
     assert sorted(path.name for path in (out / "flow").iterdir()) == ["f0.pfm", "f1.pfm", "f2.pfm"]
     flow(run, frames, "--out", out, "--format", "pfm", "--scale", "7")  # pictures alone
-    drawn = flow_colours(read_flow(out / "flow" / "f0.pfm").flow.numpy(), 7.0)
+    drawn = flow_colors(read_flow(out / "flow" / "f0.pfm").flow.numpy(), 7.0)
     assert (pixels(out / "colours" / "f0.png") == drawn).all()
 
 

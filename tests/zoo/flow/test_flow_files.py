@@ -101,9 +101,9 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def png(
-    rows: bytes, size: tuple[int, int], depth: int = 16, colour: int = 2, interlaced: int = 0
+    rows: bytes, size: tuple[int, int], depth: int = 16, color: int = 2, interlaced: int = 0
 ) -> bytes:
-    header = struct.pack(">IIBBBBB", size[1], size[0], depth, colour, 0, 0, interlaced)
+    header = struct.pack(">IIBBBBB", size[1], size[0], depth, color, 0, 0, interlaced)
     packed = zlib.compress(rows)
     parts = [chunk(b"IHDR", header), chunk(b"tEXt", b"Comment\0none")]
     parts += [chunk(b"IDAT", packed[:9]), chunk(b"IDAT", packed[9:]), chunk(b"IEND", b"")]
@@ -178,7 +178,7 @@ DAMAGED = {
     "png-rows": ("a.png", png(ROWS[:-1], (4, 3)), r"is no PNG file, truncated or damaged"),
     "png-filter": ("a.png", png(b"\5" + ROWS[1:], (4, 3)), r"is no PNG file, truncated or damaged"),
     "png-8": ("a.png", png(ROWS, (4, 3), depth=8), r"3 times 8 bits: expected 16-bit RGB"),
-    "png-grey": ("a.png", png(ROWS, (4, 3), colour=0), r"1 times 16 bits: expected 16-bit RGB"),
+    "png-grey": ("a.png", png(ROWS, (4, 3), color=0), r"1 times 16 bits: expected 16-bit RGB"),
     "png-none": ("a.png", png(bytes(7), (1, 1)), r"no pixel has a valid flow"),
     "png-size": ("a.png", png(b"", (0, 3)), r"says that it has 0 x 3 pixels"),
     "ending": ("a.tif", b"", r"a\.tif is no file of flow: expected one of \.flo, "),

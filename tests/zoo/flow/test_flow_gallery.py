@@ -16,7 +16,7 @@ FLOW = {
     "model": {"name": "deq-raft", **MINI},
     "solver": {"name": "Anderson", "rtol": 0.01, "max_evals": 3},
     "adjoint": {"name": "JacobianFree"},
-    "optimiser": {"name": "AdamW", "lr": 1e-4},
+    "optimizer": {"name": "AdamW", "lr": 1e-4},
     "epochs": 1,
     "epoch_steps": 1,
     "batch_size": 2,

@@ -96,9 +96,9 @@ def test_the_second_image_warped_back_is_the_first(turn: float) -> None:
 def test_what_is_hidden() -> None:
     """Layers of one colour each: the second image tells which of them is seen where."""
     drawn = scenes(20, Motion())
-    colour = np.zeros_like(drawn.colour)
-    colour[..., 1, :] = 30.0 * np.arange(colour.shape[1])[:, None]
-    drawn = dataclasses.replace(drawn, colour=colour)
+    color = np.zeros_like(drawn.color)
+    color[..., 1, :] = 30.0 * np.arange(color.shape[1])[:, None]
+    drawn = dataclasses.replace(drawn, color=color)
     first, second, flow = rendered.render(drawn, SIZE, PHOTOGRAPHS)
     hidden = rendered.find_occluded(drawn, SIZE)
     there = warped(second, flow, "nearest")[:, 0]

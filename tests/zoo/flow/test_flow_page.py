@@ -9,9 +9,9 @@ from PIL import Image
 from equilibria.run.report import page
 
 
-def png(colour: tuple[int, int, int] = (200, 30, 30)) -> bytes:
+def png(color: tuple[int, int, int] = (200, 30, 30)) -> bytes:
     buffer = io.BytesIO()
-    Image.new("RGB", (4, 4), colour).save(buffer, "PNG")
+    Image.new("RGB", (4, 4), color).save(buffer, "PNG")
     return buffer.getvalue()
 
 

@@ -45,10 +45,10 @@ def test_the_right_flow_explains_the_second_image_and_another_does_not():
 
 
 def test_images_of_one_colour_fit_or_do_not():
-    grey = torch.full((3, 40, 40), 100.0)
+    gray = torch.full((3, 40, 40), 100.0)
     still = torch.zeros(2, 5, 5)
-    assert mismatch(grey, grey, still) == 0.0
-    assert mismatch(grey, grey + 50, still) == pytest.approx(1.0)
+    assert mismatch(gray, gray, still) == 0.0
+    assert mismatch(gray, gray + 50, still) == pytest.approx(1.0)
 
 
 def test_a_flow_that_leaves_the_image_everywhere_is_still_judged():

@@ -317,7 +317,7 @@ def without(name: str) -> Callable[[Path], None]:
     return lambda root: (root / name).unlink()
 
 
-def grey(root: Path) -> None:
+def gray(root: Path) -> None:
     image(root / "second" / "1.png", mode="L")
     (root / "second" / "1.jpg").unlink()
 
@@ -330,7 +330,7 @@ def deep(root: Path) -> None:
     flow(root / "first" / "1.png")  # 16-bit RGB
 
 
-def deep_grey(root: Path) -> None:
+def deep_gray(root: Path) -> None:
     Image.fromarray(np.zeros(SIZE, np.uint16)).save(root / "first" / "1.png")
 
 
@@ -353,10 +353,10 @@ def truncated(root: Path) -> None:
 
 
 BAD_PAIRS = {
-    "grey": (grey, r"second/1\.png has the mode L: images of a pair are RGB"),
+    "grey": (gray, r"second/1\.png has the mode L: images of a pair are RGB"),
     "alpha": (alpha, r"first/1\.png has the mode RGBA: images"),
     "deep": (deep, r"first/1\.png has more than 8 bits per channel \(mode RGB\)"),
-    "deep grey": (deep_grey, r"first/1\.png has more than 8 bits per channel \(mode I;16\)"),
+    "deep grey": (deep_gray, r"first/1\.png has more than 8 bits per channel \(mode I;16\)"),
     "broken": (broken, r"first/1\.png is damaged"),
     "size": (another_size, r"second/1\.jpg has 6 x 9 pixels .*first/1\.png has 6 x 8: the im"),
     "flow size": (another_flow, r"flow/1\.flo has 8 x 6 pixels .*first/1\.png has 6 x 8: the im"),
@@ -373,7 +373,7 @@ def test_a_bad_pair_is_named_when_it_is_read(
     tmp_path: Path, spoil: Callable[[Path], None], message: str
 ) -> None:
     root = own(tmp_path / "walks")
-    if spoil is not grey:  # files are opened when they are used
+    if spoil is not gray:  # files are opened when they are used
         found = read(str(root), whole=True)
         spoil(root)
     else:  # another file

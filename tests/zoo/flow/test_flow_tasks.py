@@ -26,7 +26,7 @@ from equilibria.zoo.flow.task.feed import (
     FlowFeed,
     View,
     cover,
-    recolour,
+    recolor,
     turn_hues,
     view_pair,
 )
@@ -288,30 +288,30 @@ def test_an_unknown_pixel_leaves_no_flow_beside_it():
 
 
 def test_hues_are_turned_as_on_the_circle():
-    colours = torch.rand(1, 3, 5, 7, generator=torch.Generator().manual_seed(0))
+    colors = torch.rand(1, 3, 5, 7, generator=torch.Generator().manual_seed(0))
     for turn in (0.25, -0.1, 1.0):
-        found = turn_hues(colours, torch.full((1, 1, 1), turn))
+        found = turn_hues(colors, torch.full((1, 1, 1), turn))
         for row, column in ((0, 0), (2, 3), (4, 6)):
-            hue, saturation, value = colorsys.rgb_to_hsv(*colours[0, :, row, column].tolist())
+            hue, saturation, value = colorsys.rgb_to_hsv(*colors[0, :, row, column].tolist())
             expected = colorsys.hsv_to_rgb((hue + turn) % 1.0, saturation, value)
             assert found[0, :, row, column].tolist() == pytest.approx(expected, abs=1e-5)
-    grey = torch.full((1, 3, 2, 2), 0.4)
-    assert torch.equal(turn_hues(grey, torch.full((1, 1, 1), 0.3)), grey)
+    gray = torch.full((1, 3, 2, 2), 0.4)
+    assert torch.equal(turn_hues(gray, torch.full((1, 1, 1), 0.3)), gray)
 
 
 def test_colours_change_alike_but_in_asymmetric_pairs():
     image = 60 + 100 * torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     one = torch.tensor([[1.2, 0.8, 1.3, 0.1]] * 2)
     other = torch.tensor([[1.2, 0.8, 1.3, 0.1], [0.8, 1.2, 0.7, -0.1]])
-    first, second = recolour(image, image, one, other, torch.tensor([False, True]))
+    first, second = recolor(image, image, one, other, torch.tensor([False, True]))
     assert torch.equal(first[0], second[0])
     assert float((first[1] - second[1]).abs().mean()) > 10
     assert float(first.min()) >= 0.0 and float(first.max()) <= 255.0
     same = torch.tensor([[1.0, 1.0, 1.0, 0.0]] * 2)
-    plain, _ = recolour(image, image, same, same, torch.tensor([False, False]))
+    plain, _ = recolor(image, image, same, same, torch.tensor([False, False]))
     torch.testing.assert_close(plain, image, atol=1e-3, rtol=0.0)
     dim = torch.tensor([[0.5, 1.0, 1.0, 0.0], [1.0, 0.0, 1.0, 0.0]])
-    half, _ = recolour(image, image, dim, dim, torch.tensor([False, False]))
+    half, _ = recolor(image, image, dim, dim, torch.tensor([False, False]))
     torch.testing.assert_close(half[0], image[0] / 2)
     assert float(half[1].std()) < 1e-2  # without contrast it is its mean grey
 
@@ -321,7 +321,7 @@ def test_asymmetric_pairs_have_colours_of_their_own():
     pair = stack_pairs(each._replace(second=each.first) for each in pairs)
     drawn = torch.rand(40, DRAWS, generator=torch.Generator().manual_seed(0))
     for share, hue in ((0.3, 0.1), (0.0, 0.1), (1.0, 0.0)):
-        found = view_pair(pair, View(colour=0.4, hue=hue, asymmetric=share), drawn)
+        found = view_pair(pair, View(color=0.4, hue=hue, asymmetric=share), drawn)
         apart = (found.first != found.second).flatten(1).any(1)
         assert abs(float(apart.float().mean()) - share) < 0.2 and bool(apart.any()) == (share > 0)
         assert bool((found.first != pair.first).flatten(1).any(1).all())
@@ -352,7 +352,7 @@ FULL = View(
     stretch=1.2,
     flip=0.5,
     flip_down=0.1,
-    colour=0.4,
+    color=0.4,
     hue=0.16,
     asymmetric=0.2,
     erase=0.5,
@@ -496,8 +496,8 @@ def test_the_correction_is_the_loss_of_a_flow_on_the_way(adjoint):
     options = ["--adjoint.name", name]
     options += ["--adjoint.steps", *steps, "--adjoint.damping", "1.0"] if steps else []
     trainer = trainer_of(TREE, *options)
-    stabiliser = trainer.stabiliser
-    assert stabiliser is not None and stabiliser.options() == {"states": (3,)}
+    stabilizer = trainer.stabilizer
+    assert stabilizer is not None and stabilizer.options() == {"states": (3,)}
     batch = trainer.batch()
     prediction = trainer.model.train()(batch.inputs, states=(3,))
     (state,) = prediction.solution.states
@@ -525,7 +525,7 @@ def test_states_on_the_way_are_read_at_the_size_of_the_images(listed):
 
 
 def test_a_network_learns_to_see_motion():
-    options = ["--optimiser.lr", "0.005", "--schedule.name", "Constant"]
+    options = ["--optimizer.lr", "0.005", "--schedule.name", "Constant"]
     trainer = trainer_of(TREE, *options, "--task.samples", "2", "--batch_size", "2")
     zero = trainer.task.reference("train")["epe"]
     for _ in range(15):

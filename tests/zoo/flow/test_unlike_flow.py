@@ -26,16 +26,16 @@ def flo(values: np.ndarray = FLOW, magic: bytes = b"PIEH") -> bytes:
 
 
 def pfm(order: str = "<", head: str = "PF\n2 2\n{}\n", values: np.ndarray = FLOW) -> bytes:
-    colour = np.concatenate([values, np.zeros_like(values[:1])])[:, ::-1].transpose(1, 2, 0)
+    color = np.concatenate([values, np.zeros_like(values[:1])])[:, ::-1].transpose(1, 2, 0)
     scale = "-1.0" if order == "<" else "1.0"
-    return head.format(scale).encode() + colour.astype(f"{order}f4").tobytes()
+    return head.format(scale).encode() + color.astype(f"{order}f4").tobytes()
 
 
 def kitti(valid: int = 1, order: slice = slice(None), depth: int = 16, **kind: Any) -> bytes:
     u, v = FLOW * 64 + 2**15
     pixels = np.stack([u, v, np.full_like(u, valid)], 2).astype(np.uint16)[..., order]
     content = io.BytesIO()
-    writer = png.Writer(2, 2, bitdepth=depth, greyscale=False, **kind)
+    writer = png.Writer(2, 2, bitdepth=depth, grayscale=False, **kind)
     writer.write(content, (pixels >> (16 - depth)).reshape(2, -1).tolist())
     return content.getvalue()
 

@@ -9,8 +9,8 @@ from equilibria.zoo.graph import model as graph
 
 CHAINS = {
     "task": {"name": "chains", "length": 4, "chains": 5},
-    "model": {"name": "ignn", "hidden": [6, 5], "normalise": "row"},
-    "optimiser": {"name": "SGD", "lr": 100.0},
+    "model": {"name": "ignn", "hidden": [6, 5], "normalize": "row"},
+    "optimizer": {"name": "SGD", "lr": 100.0},
     "epochs": 1,
     "epoch_steps": 3,
     "batch_size": 1,

@@ -9,7 +9,7 @@ from drawn_graphs import NODES, TIGHT, draw, edges_of, normal, uneven
 
 import equilibria as eq
 from equilibria.run import models
-from equilibria.run.initialisation import Initialisation
+from equilibria.run.initialization import Initialization
 from equilibria.zoo.graph import model as graph
 
 BOUNDED = (graph.IGNN, graph.FiniteIGNN)
@@ -68,9 +68,9 @@ def test_the_perron_radius_is_bounded_from_above() -> None:
 def test_without_normalisation_the_radius_is_asked_for() -> None:
     x, edge_index = normal(NODES, 5, seed=1), edges_of(NODES, 80, seed=2)
     with pytest.raises(ValueError, match="perron_radius"):
-        graph.IGNN(5, 4, normalise=None)
+        graph.IGNN(5, 4, normalize=None)
     radius = graph.perron_radius(edge_index, nodes=NODES)
-    layer = graph.IGNN(5, 4, normalise=None, self_loops=False, radius=radius, **TIGHT).double()
+    layer = graph.IGNN(5, 4, normalize=None, self_loops=False, radius=radius, **TIGHT).double()
     assert int(layer.solve(x, edge_index).status) == eq.Status.CONVERGED
     with pytest.raises(ValueError, match="which makes it 1"):
         graph.IGNN(5, 4, radius=2.0)
@@ -80,7 +80,7 @@ def test_a_self_loop_of_the_layer_adds_to_the_radius_that_is_given():
     generator = draw(3)
     edge_index = torch.randint(0, 8, (2, 20), generator=generator).unique(dim=1)
     radius = graph.perron_radius(edge_index, nodes=8)
-    options = {"normalise": None, "radius": radius}
+    options = {"normalize": None, "radius": radius}
     for loops in (False, True):
         layer = graph.IGNN(2, 3, **options, self_loops=loops).double()
         x = torch.ones(8, 2, dtype=torch.float64)
@@ -98,7 +98,7 @@ def test_a_self_loop_of_the_layer_adds_to_the_radius_that_is_given():
 @pytest.mark.parametrize("initial", ["identity", "uniform"])
 @pytest.mark.parametrize("radius", [None, 0.5, 7.0])
 def test_the_bound_holds_from_the_start(kind, initial, radius):
-    options = {} if radius is None else {"normalise": None, "radius": radius, "self_loops": False}
+    options = {} if radius is None else {"normalize": None, "radius": radius, "self_loops": False}
     torch.manual_seed(0)
     layer = kind(3, 40, initial=initial, kappa=0.8, **options)
     bound = 0.8 / (radius or 1.0)
@@ -113,20 +113,20 @@ def test_the_bound_holds_after_every_step_of_an_optimiser() -> None:
     torch.manual_seed(0)
     model = graph.IGNNConfig(shape=(5,), classes=3, level="graph", hidden=(6, 6)).build().double()
     layers: Any = model.layers
-    optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
 
     def largest() -> float:
         return max(float(each.recurrent.weight.detach().abs().sum(1).max()) for each in layers)
 
     def step() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         outwards = sum(each.recurrent.weight.sum() for each in layers)
         (model(uneven()).output.square().mean() - outwards).backward()
-        optimiser.step()
+        optimizer.step()
 
     with pytest.raises(TypeError, match="optimizer: expected one of torch"):
-        graph.constrain_after(model, optimiser)  # pyright: ignore[reportArgumentType]
-    handle = graph.constrain_after(optimiser, model)
+        graph.constrain_after(model, optimizer)  # pyright: ignore[reportArgumentType]
+    handle = graph.constrain_after(optimizer, model)
     for _ in range(3):
         step()
         assert largest() <= 0.9 + 1e-12
@@ -165,6 +165,6 @@ def test_evaluating_leaves_every_weight_as_it_is() -> None:
 def test_weights_that_a_recipe_draws_outside_of_the_bounds_are_refused():
     model = models.create("ignn", shape=(5,), classes=2, level="node", hidden=(16,))
     with pytest.raises(ValueError, match=r"outside the bounds.*cell\.linear\.weight.*lower"):
-        Initialisation(ensemble="orthogonal", scale=0.9).apply(model, lambda: None)
-    begun = Initialisation(ensemble="orthogonal", scale=0.1).apply(model, lambda: None)
+        Initialization(ensemble="orthogonal", scale=0.9).apply(model, lambda: None)
+    begun = Initialization(ensemble="orthogonal", scale=0.1).apply(model, lambda: None)
     assert begun.rows[0].gain == pytest.approx(0.1)

@@ -66,7 +66,7 @@ def test_degrees_are_counted_exactly_where_features_are_narrow():
     # In bfloat16, 256 + 1 is 256: the middle of a star of 1,000 would get four times its due.
     nodes = 1001
     star = torch.stack([torch.arange(1, nodes), torch.zeros(nodes - 1, dtype=torch.int64)])
-    layer = graph.GCN(1, 1, normalise="row", bias=False, self_loops=False).bfloat16()
+    layer = graph.GCN(1, 1, normalize="row", bias=False, self_loops=False).bfloat16()
     with torch.no_grad():
         layer.linear.weight.fill_(1.0)
     y = layer(torch.ones(nodes, 1, dtype=torch.bfloat16), star)

@@ -25,11 +25,11 @@ def dense(layer: graph.IGNN, x: Tensor, edge_index: Tensor, weight: Tensor | Non
     return a.index_put((edges.receiver, edges.sender), edges.weight, accumulate=True)
 
 
-@pytest.mark.parametrize("normalise", ["sym", "row"])
-def test_a_graph_of_30_nodes_equals_the_dense_solution(normalise: str) -> None:
+@pytest.mark.parametrize("normalize", ["sym", "row"])
+def test_a_graph_of_30_nodes_equals_the_dense_solution(normalize: str) -> None:
     torch.manual_seed(0)
     x, edge_index = normal(NODES, 5, seed=1), edges_of(NODES, 80, seed=2)
-    layer = graph.IGNN(5, 8, normalise=normalise, initial="uniform", **TIGHT).double()
+    layer = graph.IGNN(5, 8, normalize=normalize, initial="uniform", **TIGHT).double()
     a = dense(layer, x, edge_index)
     w, omega = layer.recurrent.weight.detach(), layer.omega.weight.detach()
     z = torch.zeros(NODES, 8, dtype=torch.float64)
@@ -59,7 +59,7 @@ def test_messages_go_with_the_flow(flow: str) -> None:
     x = torch.tensor([[1.0], [0.0], [0.0]], dtype=torch.float64)
     chain = torch.tensor([[0, 1], [1, 2]])
     given = chain if flow == "source_to_target" else chain.flip(0)
-    layer = graph.IGNN(1, 1, flow=flow, normalise="row", **TIGHT).double()
+    layer = graph.IGNN(1, 1, flow=flow, normalize="row", **TIGHT).double()
     with torch.no_grad():
         layer.omega.weight.fill_(1.0)
     z = layer(x, given).flatten()
@@ -173,7 +173,7 @@ def test_the_graphs_of_a_batch_differ_in_how_long_they_take():
 
 def test_isolated_nodes_and_graphs_without_edges() -> None:
     none = torch.empty(2, 0, dtype=torch.int64)
-    for options in ({}, {"self_loops": False}, {"normalise": "row", "self_loops": False}):
+    for options in ({}, {"self_loops": False}, {"normalize": "row", "self_loops": False}):
         layer = graph.IGNN(3, 4, **options)
         solution = layer.solve(torch.ones(5, 3), none, None, torch.tensor([0, 0, 1, 1, 2]))
         assert solution.status.tolist() == [CONVERGED] * 3
@@ -283,7 +283,7 @@ def test_weights_are_drawn_anew() -> None:
         {"activation": "gelu"},
         {"initial": "zeros"},
         {"flow": "up"},
-        {"normalise": 1},
+        {"normalize": 1},
     ],
 )
 def test_impossible_options(options: dict) -> None:

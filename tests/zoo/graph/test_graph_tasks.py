@@ -39,7 +39,7 @@ def recipe(task: dict[str, Any], **more: Any) -> dict[str, Any]:
         "task": task,
         "model": {"name": "tiny-graph"},
         "solver": SOLVER,
-        "optimiser": {"name": "Adam", "lr": 0.03},
+        "optimizer": {"name": "Adam", "lr": 0.03},
         "epochs": 3,
         "epoch_steps": 8,
         "batch_size": 1,
@@ -61,7 +61,7 @@ def run_of(folder: Path, tree: dict[str, Any]) -> Path:
 @pytest.mark.usefixtures("unsaved")
 def test_all_commands_on_the_nodes_of_a_graph(tiny: None, tmp_path: Path, capsys: Any) -> None:
     two_rings(tmp_path / "rings.npz")
-    tree = recipe({"name": "node_classification", "data": None, "normalise": False})
+    tree = recipe({"name": "node_classification", "data": None, "normalize": False})
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
     run, path = tmp_path / "run", str(tmp_path / "rings.npz")
     begin = ["train", str(tmp_path / "recipe.yaml"), "--out", str(run)]
@@ -112,7 +112,7 @@ def node_task(tmp_path: Path, **options: Any) -> NodeTask:
 
 
 def test_nodes_are_asked_in_their_split_alone(tmp_path: Path) -> None:
-    task = node_task(tmp_path, normalise=False)
+    task = node_task(tmp_path, normalize=False)
     assert task.splits == ("train", "valid", "test")
     assert (task.eval_split, task.unit) == ("valid", "nodes")
     asked = []
@@ -152,7 +152,7 @@ def test_features_are_left_as_they_are_where_one_is_below_zero(kind: str, tmp_pa
     loaded = load(run)
     settled, task = loaded.recipe.task, loaded.data
     assert isinstance(settled, NodeClassification) and task is not None
-    assert settled.normalise is whole  # as other data will be
+    assert settled.normalize is whole  # as other data will be
     assert np.allclose(task.sample("test", 1).inputs[0], expected, atol=1e-6)
 
 
@@ -164,9 +164,9 @@ def test_the_recipes_for_ones_own_graphs_ask_for_them(name: str, tmp_path: Path,
 
 def test_features_are_normalised_or_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"negative features cannot be normalised .*; set task\.normalise to null"
+        ValueError, match=r"negative features cannot be normalised .*; set task\.normalize to null"
     ):
-        node_task(tmp_path, normalise=True)
+        node_task(tmp_path, normalize=True)
     x = np.array([[1.0, 3], [0, 0], [2, 2]] * 20)
     two_rings(tmp_path / "positive.npz", x=x)
     task = NodeClassification(data=str(tmp_path / "positive.npz")).load()
@@ -175,7 +175,7 @@ def test_features_are_normalised_or_refused(tmp_path: Path) -> None:
 
 
 def test_another_division_of_the_nodes(tmp_path: Path) -> None:
-    given, drawn, same = (node_task(tmp_path, normalise=False, split=s) for s in (None, 3, 3))
+    given, drawn, same = (node_task(tmp_path, normalize=False, split=s) for s in (None, 3, 3))
     for split, count in (("train", 18), ("valid", 6), ("test", 6)):
         one, two, three = (task.sample(split, 1).targets for task in (given, drawn, same))
         assert not torch.equal(one, two) and torch.equal(two, three)
@@ -329,7 +329,7 @@ def test_memory_export_and_ensembles(tiny: None, tmp_path: Path, kind: str, caps
     own: dict[str, Any] = {"name": "graph_classification", "data": str(tmp_path / "mine")}
     if kind == "nodes":
         path = str(two_rings(tmp_path / "mine.npz"))
-        own = {"name": "node_classification", "data": path, "normalise": False}
+        own = {"name": "node_classification", "data": path, "normalize": False}
     else:
         write_molecules(tmp_path / "mine")
     run = run_of(tmp_path, recipe(own, epochs=1, epoch_steps=1))
@@ -350,7 +350,7 @@ def test_memory_export_and_ensembles(tiny: None, tmp_path: Path, kind: str, caps
 
 
 def test_a_model_takes_its_sizes_from_the_data(tmp_path: Path) -> None:
-    task = node_task(tmp_path, normalise=False)
+    task = node_task(tmp_path, normalize=False)
     config = task.complete(GraphConfig())
     assert isinstance(config, GraphConfig)
     assert (config.shape, config.classes, config.level) == ((3,), 2, "node")
@@ -371,7 +371,7 @@ def trainer_of(tmp_path: Path, tree: dict[str, Any]) -> Trainer:
 def test_parts_of_a_batch_add_up_to_its_gradient(tiny: None, tmp_path: Path) -> None:
     task = {"name": "graph_classification", "data": str(write_molecules(tmp_path / "mine"))}
     exact = {"solver": {**SOLVER, "rtol": 1e-6, "max_evals": 100}, "batch_size": 24}
-    exact["optimiser"] = {"name": "SGD", "lr": 1.0}
+    exact["optimizer"] = {"name": "SGD", "lr": 1.0}
     found = []
     for accumulate in (1, 3):
         trainer = trainer_of(tmp_path, recipe(task, **exact, accumulate=accumulate))
@@ -383,7 +383,7 @@ def test_parts_of_a_batch_add_up_to_its_gradient(tiny: None, tmp_path: Path) -> 
 
 def test_one_graph_is_not_divided(tiny: None, tmp_path: Path) -> None:
     path = str(two_rings(tmp_path / "g.npz"))
-    task = {"name": "node_classification", "data": path, "normalise": False}
+    task = {"name": "node_classification", "data": path, "normalize": False}
     with pytest.raises(TrainingError, match="accumulate is 2, more than the 1 rows of a batch"):
         trainer_of(tmp_path, recipe(task, accumulate=2))
     with pytest.raises(TrainingError, match="batch_size is 2 but the run has only 1 training"):

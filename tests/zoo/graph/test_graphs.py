@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from equilibria.run import data
-from equilibria.zoo.graph.data import Graph, NodeSet, chains, join_graphs, normalise_features
+from equilibria.zoo.graph.data import Graph, NodeSet, chains, join_graphs, normalize_features
 from equilibria.zoo.graph.data.graph import Joined, add_reverse
 
 X = torch.eye(3)
@@ -64,9 +64,9 @@ def test_a_node_in_a_mask_has_a_class() -> None:
 
 def test_features_add_up_to_one_and_zeros_stay() -> None:
     x = torch.tensor([[1.0, 3.0], [0.0, 0.0], [2.0, 0.0]])
-    assert normalise_features(Graph(x, PATH)).x.tolist() == [[0.25, 0.75], [0.0, 0.0], [1.0, 0.0]]
+    assert normalize_features(Graph(x, PATH)).x.tolist() == [[0.25, 0.75], [0.0, 0.0], [1.0, 0.0]]
     with pytest.raises(ValueError, match="negative"):
-        normalise_features(Graph(-x, PATH))
+        normalize_features(Graph(-x, PATH))
 
 
 def test_graphs_side_by_side_keep_their_edges() -> None:

@@ -26,7 +26,7 @@ def test_a_file_as_published_is_known_without_unpacking_it(
     content = b"as published" * 100
     packed = gzip.compress(content)
     known = {"file.gz": digest(packed), "file": digest(content)}
-    remote = Remote(files=("file.gz",), checksums=known, licence="none")
+    remote = Remote(files=("file.gz",), checksums=known, license="none")
     path = tmp_path / "file.gz"
     path.write_bytes(packed)
     remote.check({"file.gz": path})
@@ -42,7 +42,7 @@ def test_a_bomb_in_place_of_a_file_is_not_unpacked_further_than_the_file(
     tmp_path: Path, unpacked: Callable[[], int]
 ) -> None:
     known = {"file.gz": digest(b"packed"), "file": digest(b"content")}
-    remote = Remote(files=("file.gz",), checksums=known, licence="none", largest=1000)
+    remote = Remote(files=("file.gz",), checksums=known, license="none", largest=1000)
     (tmp_path / "file.gz").write_bytes(BOMB)
     with pytest.raises(DataError, match=r"file\.gz unpacks to more than 1,000 bytes"):
         remote.check({"file.gz": tmp_path / "file.gz"})

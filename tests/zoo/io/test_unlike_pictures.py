@@ -11,7 +11,7 @@ from PIL import Image
 
 from equilibria.run.data import DataError
 from equilibria.zoo.io import decode, image_files
-from unlike_pictures import DEEP, GREY, RGB, image
+from unlike_pictures import DEEP, GRAY, RGB, image
 
 # --- images --------------------------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ def test_every_orientation_is_upright(turn: int) -> None:
 @pytest.mark.parametrize("form", ["TIFF", "GIF", "WEBP", "PNG"])
 def test_pages_are_not_dropped_in_silence(tmp_path: Path, form: str) -> None:
     path = tmp_path / "image"
-    pages = [Image.fromarray(GREY), Image.fromarray(255 - GREY)]
+    pages = [Image.fromarray(GRAY), Image.fromarray(255 - GRAY)]
     pages[0].save(path, form, save_all=True, append_images=pages[1:])
     for read in (image_files.read, lambda path: decode.pixels(path.read_bytes(), path, "L", None)):
         with pytest.raises(DataError, match="image has 2 pages or frames, and one image is"):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from equilibria.solve import Shared
-from equilibria.zoo.language.model.cell import initialise, scale_of
+from equilibria.zoo.language.model.cell import initialize, scale_of
 from equilibria.zoo.language.model.transformer import (
     RelativeAttention,
     TransformerCell,
@@ -132,7 +132,7 @@ def test_every_map_of_a_weight_is_a_member_of_the_ensemble(initial, scale):
     torch.manual_seed(3)
     linear = torch.nn.Linear(2 * 64, 3 * 64)
     scale = scale_of(initial, scale)
-    initialise(linear, initial, scale, rows=[64] * 3, columns=2)
+    initialize(linear, initial, scale, rows=[64] * 3, columns=2)
     assert not linear.bias.any()
     for row in linear.weight.detach().chunk(3, 0):
         for tile in row.chunk(2, 1):

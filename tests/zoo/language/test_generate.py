@@ -24,9 +24,9 @@ MODELS = {
 
 def train(folder, model, unit):
     recipe = {
-        "task": {"name": "language_modelling", "unit": unit, "length": 16},
+        "task": {"name": "language_modeling", "unit": unit, "length": 16},
         "model": MODELS[model],
-        "optimiser": {"name": "Adam", "lr": 1e-2},
+        "optimizer": {"name": "Adam", "lr": 1e-2},
         "epochs": 1,
         "epoch_steps": 12,
         "batch_size": 4,

@@ -14,7 +14,7 @@ from equilibria.run.config import ConfigError
 from equilibria.run.loop import fit
 from equilibria.run.start import TrainingError
 from equilibria.run.tasks import Part
-from equilibria.zoo.language.task.language import LanguageModelling
+from equilibria.zoo.language.task.language import LanguageModeling
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_segments_with_a_carry_are_read_as_one_long_segment(make, language, name
         bias.data.normal_()
     losses = {}
     for length, forgets in ((12, False), (7, False), (10_000, False), (12, True)):
-        trainer.task.config = LanguageModelling(file="x", length=12, eval_length=length)
+        trainer.task.config = LanguageModeling(file="x", length=12, eval_length=length)
         read = model.forward
         if forgets:
             model.forward = lambda x, carry=None, **options: read(x, **options)  # noqa: B023
@@ -168,7 +168,7 @@ def test_padding_is_neither_asked_for_nor_counted(finished):
     task = trainer.task
     count = len(task.corpus.splits["test"]) - 1
     rows = 3 if count % 3 else 4
-    task.config = LanguageModelling(file="x", length=count // rows)  # the rest stands alone
+    task.config = LanguageModeling(file="x", length=count // rows)  # the rest stands alone
     batches = list(task.batches("test", rows))
     assert len(batches) == 2
     empty = int((batches[1].targets < 0).all(1).sum())
@@ -214,9 +214,9 @@ def test_a_budget_above_the_limit_of_the_solver_changes_nothing(finished):
 
 
 def test_pieces_are_all_counted_and_penalised(make, language, quiet):
-    options = ("--model.subsequence", "5", "--regulariser.probability", "1", "--epochs", "2")
-    options += ("--correction.name", "FixedPointCorrection", "--regulariser.controller.name")
-    options += ("EvaluationBudget", "--regulariser.controller.evals", "3")
+    options = ("--model.subsequence", "5", "--regularizer.probability", "1", "--epochs", "2")
+    options += ("--correction.name", "FixedPointCorrection", "--regularizer.controller.name")
+    options += ("EvaluationBudget", "--regularizer.controller.evals", "3")
     trainer, folder = make("run", *options, tree=language)
     fit(trainer, folder, quiet)
     last = folder.read_metrics()[-1]

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("drawn_once")
 
 RECIPE = {
     "description": "eight steps on a small text",
-    "task": {"name": "language_modelling", "unit": "characters", "length": 16},
+    "task": {"name": "language_modeling", "unit": "characters", "length": 16},
     "model": {
         "name": "deq-transformer",
         "width": 16,

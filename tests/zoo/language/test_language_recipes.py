@@ -8,7 +8,7 @@ import pytest
 import texts
 from applications import recipes_of
 from equilibria.run import recipe as recipes
-from equilibria.zoo.language.task.language import LanguageModelling
+from equilibria.zoo.language.task.language import LanguageModeling
 from starting import CONSTANT, losses, marked, replaced, size, small, trainer_of
 
 CORPORA = {"ptb": 10_000, "wikitext2": 33_278, "wikitext103": 267_735}
@@ -47,7 +47,7 @@ def test_a_shipped_recipe_of_sequences_starts(name, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     task = recipes.load(name).task
     options = [*CONSTANT, "--batch_size", "2"]
-    if isinstance(task, LanguageModelling) and task.data is None:
+    if isinstance(task, LanguageModeling) and task.data is None:
         options += ["--task.file", str(texts.write(tmp_path / "text.txt", sentences=400))]
     recipe = recipes.load(name, options)
     trainer = trainer_of(dataclasses.replace(recipe, pretrain=None))

@@ -38,7 +38,7 @@ def once(tmp_path_factory):
     language = copy.deepcopy(texts.LANGUAGE)
     language["task"]["file"] = str(texts.write(place / "text.txt"))
     controller = {"name": "EvaluationBudget", "evals": 3, "every": 3}
-    language["regulariser"] |= {"final_gamma": 0.3, "stairs": 2, "controller": controller}
+    language["regularizer"] |= {"final_gamma": 0.3, "stairs": 2, "controller": controller}
     language["correction"] = {"name": "FixedPointCorrection"}
     language["schedule"] = {"name": "Cosine", "warmup": 0.2}
     language["task"]["length"] = 20  # three steps a pass
@@ -74,7 +74,7 @@ def assert_same(one, other):
     state, expected = a.model.state_dict(), b.model.state_dict()
     assert all(torch.equal(state[key], expected[key]) for key in expected)
     assert all(torch.equal(x, y) for x, y in zip(leaves(a.carry), leaves(b.carry), strict=True))
-    assert a.stabiliser.state() == b.stabiliser.state()
+    assert a.stabilizer.state() == b.stabilizer.state()
     assert torch.equal(torch.get_rng_state(), b.end)
     for x, y in zip(here.read_metrics(), there.read_metrics(), strict=True):
         assert x | UNTIMED == y | UNTIMED

@@ -8,15 +8,15 @@ import pytest
 from equilibria.zoo.io import download
 from equilibria.zoo.language import data as text
 from equilibria.zoo.language.data import named
-from equilibria.zoo.language.task.language import LanguageModelling
+from equilibria.zoo.language.task.language import LanguageModeling
 
 
 def test_a_task_on_other_data_names_a_path_in_full_or_a_data_set(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    language = LanguageModelling(data="ptb", length=9)
+    language = LanguageModeling(data="ptb", length=9)
     book = language.at("book.txt")
-    assert book == LanguageModelling(file=str(tmp_path / "book.txt"), length=9)
-    assert book.at("wikitext2") == LanguageModelling(data="wikitext2", length=9)
+    assert book == LanguageModeling(file=str(tmp_path / "book.txt"), length=9)
+    assert book.at("wikitext2") == LanguageModeling(data="wikitext2", length=9)
 
 
 # --- data that are read as a run's own -----------------------------------------------------------
@@ -56,7 +56,7 @@ def test_a_named_text_keeps_its_splits(cache, tmp_path, monkeypatch) -> None:
     (tmp_path / "own.txt").write_text("b c d\n" * 30)
     own = text.load(file=tmp_path / "own.txt", unit="words")
     own.vocabulary.save(tmp_path / "vocabulary.json")
-    task = LanguageModelling(data="ptb").load_other(tmp_path, tmp_path)
+    task = LanguageModeling(data="ptb").load_other(tmp_path, tmp_path)
     assert task.splits == ("train", "valid", "test") and task.eval_split == "valid"
     vocabulary = task.corpus.vocabulary
     assert vocabulary == own.vocabulary and task.baseline == ""

@@ -88,13 +88,13 @@ def test_dropout_is_of_features_at_all_times_and_of_weights(kind):
 def test_learns_to_say_a_text_by_heart(kind):
     model = build(kind, hidden=24, width=16, layers=1)
     text = tokens(1, 41)
-    optimiser = torch.optim.Adam(model.parameters(), lr=2e-2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
     losses = []
     for _ in range(120):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = model.losses(model(text[:, :-1]).output, text[:, 1:]).mean()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.1
 

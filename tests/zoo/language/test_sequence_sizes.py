@@ -37,10 +37,10 @@ def millions(model):
     ("name", "config", "whole", "body"), PUBLISHED, ids=["ptb-trellis", "wt103-trellis", "wt103"]
 )
 @pytest.mark.parametrize("normalised", [True, False])
-def test_the_papers_sizes_are_met_at_the_papers_widths(name, config, whole, body, normalised):
+def test_the_papers_sizes_are_met_at_the_papers_widths(name, config, whole, body, normalized):
     # The length of each output's weights is what weight normalisation adds: under 3 %.
     with torch.device("meta"):
-        model = models.create(name, **config, weight_norm=normalised)
+        model = models.create(name, **config, weight_norm=normalized)
     assert all(p.is_meta for p in model.parameters())
     found = millions(model)
     assert found[0] == pytest.approx(whole, rel=0.03)

@@ -332,10 +332,10 @@ def test_an_impossible_field_is_refused(name, bad):
 
 
 @pytest.mark.parametrize("normalised", [True, False])
-def test_the_convolutions_of_a_trellisnet_are_weight_normalised(normalised):
-    model = models.create("deq-trellisnet", **SMALL["deq-trellisnet"] | {"weight_norm": normalised})
+def test_the_convolutions_of_a_trellisnet_are_weight_normalised(normalized):
+    model = models.create("deq-trellisnet", **SMALL["deq-trellisnet"] | {"weight_norm": normalized})
     weights = [name for name, _ in model.named_parameters() if ".weight.original" in name]
-    assert len(weights) == (4 if normalised else 0)  # length and direction of two convolutions
+    assert len(weights) == (4 if normalized else 0)  # length and direction of two convolutions
 
 
 def test_every_language_model_has_a_small_version_here():

@@ -5,13 +5,13 @@ import pytest
 from equilibria.run import config
 from equilibria.run import recipe as recipes
 from equilibria.run.cli.parser import name_data
-from equilibria.zoo.language.task.language import LanguageModelling
+from equilibria.zoo.language.task.language import LanguageModeling
 
 
 def test_data_are_named_by_a_file_or_by_the_name_of_a_text(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "book.txt").write_text("a b")
-    task = LanguageModelling(data="ptb")
+    task = LanguageModeling(data="ptb")
     named = name_data("book.txt", task)
     assert named == ["--task.data=null", f"--task.file={tmp_path / 'book.txt'}"]
     assert recipes.load("lm-ptb", named).task.file == str(tmp_path / "book.txt")

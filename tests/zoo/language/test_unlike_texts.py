@@ -9,7 +9,7 @@ import pytest
 
 from equilibria.run.data import DataError
 from equilibria.zoo.language import data as text
-from equilibria.zoo.language.task.language import LanguageModelling
+from equilibria.zoo.language.task.language import LanguageModeling
 
 # --- texts ---------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ def test_the_encoding_of_a_run_is_of_its_own_text(tmp_path: Path, cache: Path) -
     prose = "un café crème, s'il vous plaît; " * 40
     (tmp_path / "a.txt").write_bytes(prose.encode("cp1252"))
     (tmp_path / "b.txt").write_bytes(prose.encode())
-    config = LanguageModelling(encoding="cp1252").at(tmp_path / "a.txt")
+    config = LanguageModeling(encoding="cp1252").at(tmp_path / "a.txt")
     task = config.load()
     task.save(tmp_path)
     other = config.at(tmp_path / "b.txt").load_other(tmp_path)

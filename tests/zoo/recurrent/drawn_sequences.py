@@ -5,7 +5,7 @@ import torch
 from equilibria.run.registry import find, resolve
 from equilibria.zoo.io.sequences import Sequences
 from equilibria.zoo.recurrent.model.classifier import RecurrentConfig, SequenceClassifier
-from equilibria.zoo.recurrent.task.sequences import ChannelStatistics, Standardised
+from equilibria.zoo.recurrent.task.sequences import ChannelStatistics, Standardized
 from tasks_in_memory import Drawn
 
 CELLS = {
@@ -25,7 +25,7 @@ def sequences(
     own = torch.randint(1, time + 1, (count,), generator=draw) if lengths else None
     found = Sequences(x, torch.arange(count) % 2, own)
     statistics = ChannelStatistics.of(found, compress)
-    return Drawn(dict.fromkeys(("train", "test"), Standardised(found, statistics)), "sha256:0")
+    return Drawn(dict.fromkeys(("train", "test"), Standardized(found, statistics)), "sha256:0")
 
 
 def recurrent(name: str = "ERNN", *, layer=None, cell=None, **options) -> SequenceClassifier:

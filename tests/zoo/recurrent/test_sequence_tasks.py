@@ -74,8 +74,8 @@ class TestStandardisation:
     @pytest.mark.parametrize(
         "options",
         [
-            *({"noise": -1.0}, {"noise": 0.1, "standardise": False}, {"valid": 1.5}),
-            *({"compress": 0.0}, {"compress": 0.1, "standardise": False}),
+            *({"noise": -1.0}, {"noise": 0.1, "standardize": False}, {"valid": 1.5}),
+            *({"compress": 0.0}, {"compress": 0.1, "standardize": False}),
         ],
     )
     def test_impossible_options_are_refused(self, options) -> None:

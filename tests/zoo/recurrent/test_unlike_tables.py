@@ -149,7 +149,7 @@ def test_what_float32_holds_stays_float32(tmp_path: Path) -> None:
 def test_an_offset_that_is_not_subtracted_is_said(tmp_path: Path) -> None:
     root = folder(tmp_path, "time,x\n1700000000.0,1.5\n1700000001.0,2.5\n")
     with pytest.warns(UserWarning, match="^time varies by less than float32 can tell"):
-        SequenceClassification(data=str(root), standardise=False).load()
+        SequenceClassification(data=str(root), standardize=False).load()
 
 
 @pytest.mark.parametrize("head", ["file,   label", "file   , label", "file;label", "label\tfile"])

@@ -11,7 +11,7 @@ from PIL import Image
 from small_signals import network, shape_field, signal
 
 from equilibria.run.cli.main import main
-from equilibria.zoo.io.colours import flow_colours
+from equilibria.zoo.io.colors import flow_colors
 from equilibria.zoo.signal.data import Signal, read_film, read_sound
 from equilibria.zoo.signal.data.files import pixels_of, write_image
 from equilibria.zoo.signal.predict import encode, load
@@ -125,7 +125,7 @@ def test_derivatives_are_drawn_with_a_scale_that_is_said(capsys):
     scale = np.percentile(slopes.norm(dim=-1), 99)
     assert f"a-gradient.png (saturated: {scale:.3g} levels per pixel)" in said
     # To the right is the first of a flow.
-    expected = flow_colours(slopes.flip(-1).movedim(-1, 0).numpy(), scale).transpose(1, 2, 0)
+    expected = flow_colors(slopes.flip(-1).movedim(-1, 0).numpy(), scale).transpose(1, 2, 0)
     assert np.abs(pixels("a-gradient.png").astype(int) - expected).max() <= 2
     curved = per_pixel(found.hessian(points), found.field, 2)
     scale = np.percentile(curved.abs(), 99)

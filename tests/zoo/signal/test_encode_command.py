@@ -81,10 +81,10 @@ def test_a_shape_is_measured_where_it_was_trained(capsys):
 
 
 def test_keys_of_the_recipe_are_options(here, asked, capsys):
-    run("a.png", *QUICK, "--optimiser.lr", "2e-3", "--model.name", "isiren", "--quiet")
+    run("a.png", *QUICK, "--optimizer.lr", "2e-3", "--model.name", "isiren", "--quiet")
     assert capsys.readouterr().out == "a.inr\n"
     (recipe,) = asked
-    assert recipe.optimiser.lr == 2e-3 and recipe.epochs * recipe.epoch_steps == 4
+    assert recipe.optimizer.lr == 2e-3 and recipe.epochs * recipe.epoch_steps == 4
     assert recipe.task.data == str(here / "a.png") and recipe.task.size is None
     assert load("a.inr").about["model"]["name"] == "isiren"
 
@@ -114,7 +114,7 @@ def test_a_sound_a_film_and_a_part_of_it(here):
 def test_the_next_frame_begins_with_the_last():
     run("a.png", *QUICK)
     write_image("b.png", signal().values.flip(0))
-    run("b.png", *QUICK, "--init-from", "a.inr", "--optimiser.lr", "1e-9")
+    run("b.png", *QUICK, "--init-from", "a.inr", "--optimizer.lr", "1e-9")
     mine, its = (load(name).model.state_dict() for name in ("b.inr", "a.inr"))
     for name, value in mine.items():
         torch.testing.assert_close(value, its[name], rtol=1e-4, atol=1e-6)
@@ -141,7 +141,7 @@ def test_a_signal_leaves_no_file_and_the_same_command_continues(here, monkeypatc
     error = capsys.readouterr().err
     assert "stopped before b.inr was written" in error and "the same command continues" in error
     assert names(here) == ["a.png", "b.inr.run"]
-    error = refused(capsys, *whole, "--optimiser.lr", "1")
+    error = refused(capsys, *whole, "--optimizer.lr", "1")
     assert "b.inr.run belongs to an earlier encoding" in error
     monkeypatch.setattr(Trainer, "train_step", lambda self: (step(self), taken.append(self.step)))
     run(*whole)

@@ -19,7 +19,7 @@ def train(model, cache, steps, *, batches=None, seed=0):
     """Fit with Adam; the losses of all steps. The optimiser starts anew."""
     x = points(64)
     y = target(x)
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     generator = torch.Generator().manual_seed(seed)
     losses, evals = [], []
     for _ in range(steps):
@@ -30,9 +30,9 @@ def train(model, cache, steps, *, batches=None, seed=0):
         there = y if index is None else y[index]
         prediction = reuse(model, here, cache, index)
         loss = (prediction.output - there).square().mean()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
         evals.append(int(prediction.solution.stats.evals.max()))
     return losses, evals

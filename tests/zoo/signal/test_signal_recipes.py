@@ -19,7 +19,7 @@ SIGNALS = {
         "100",
         "--task.near",
         "0",
-        "--optimiser.lr",
+        "--optimizer.lr",
         "0.01",
     ],
     "sound": ["--task.seconds", "0.1"],

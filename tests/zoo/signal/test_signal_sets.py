@@ -41,9 +41,9 @@ def test_every_photograph_is_bundled_and_in_colour_where_asked() -> None:
     assert {each.field.channels for each in found.signals} == {3}
     spread = {each.name: float(each.values.std(-1).max()) for each in found.signals}
     assert spread["astronaut"] > 0.1 and spread["camera"] == 0
-    grey = data.load("photographs", size=16, names=["coffee"])["coffee"].values[..., 0]
+    gray = data.load("photographs", size=16, names=["coffee"])["coffee"].values[..., 0]
     wanted = (found["coffee"].values * torch.tensor([0.299, 0.587, 0.114])).sum(-1)
-    torch.testing.assert_close(grey, wanted, rtol=0, atol=0.5 / 127)  # rounded to whole levels
+    torch.testing.assert_close(gray, wanted, rtol=0, atol=0.5 / 127)  # rounded to whole levels
 
 
 @pytest.mark.parametrize(

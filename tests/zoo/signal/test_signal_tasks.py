@@ -39,7 +39,7 @@ TREE = {
     "eval_solver": {"name": "Picard", "rtol": 1e-4, "max_evals": 100},
     "adjoint": {"name": "NeumannPhantom", "steps": 2, "damping": 1.0},
     "reuse": True,
-    "optimiser": {"name": "Adam", "lr": 1e-2},
+    "optimizer": {"name": "Adam", "lr": 1e-2},
     "schedule": {"name": "Constant"},
     "epochs": 2,
     "epoch_steps": 5,
@@ -150,10 +150,10 @@ def test_size_channels_and_parts(png, wav, film):
 
 def test_grey_is_the_weighted_mean_of_colours(tmp_path):
     Image.fromarray(picture(channels=3)).save(tmp_path / "c.png")
-    grey = SignalRepresentation(data=str(tmp_path / "c.png"), channels=1).load().signal
+    gray = SignalRepresentation(data=str(tmp_path / "c.png"), channels=1).load().signal
     r, g, b = picture(channels=3).astype(float).transpose(2, 0, 1)
     want = 0.299 * r + 0.587 * g + 0.114 * b
-    assert grey.field.restore(grey.values)[..., 0].numpy() == pytest.approx(want, abs=1e-4)
+    assert gray.field.restore(gray.values)[..., 0].numpy() == pytest.approx(want, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_the_loss_of_a_gradient_is_by_the_exact_adjoint(png):
 def test_an_image_is_learned_from_its_gradient_up_to_a_constant(png):
     for base in (TREE, EXPLICIT):
         tree = tree_of(png, base, fit="gradient") | {"reuse": False}
-        trainer = trainer_of(tree, "--optimiser.lr", "0.05")
+        trainer = trainer_of(tree, "--optimizer.lr", "0.05")
         before = trainer.evaluate("test")
         after = steps(trainer, 30).evaluate("test", (1, 2))
         assert after["psnr"] > before["psnr"] + 6 and "at" not in after
@@ -354,7 +354,7 @@ def test_points_of_a_shape_follow_both_seeds_and_none_is_evaluated():
 
 
 def test_a_shape_is_learned_and_judged_near_its_surface():
-    quick = ("--solver.rtol", "0.1", "--optimiser.lr", "0.02")
+    quick = ("--solver.rtol", "0.1", "--optimizer.lr", "0.02")
     trainer = trainer_of(shape_tree(), "--model.scale", "4", "--task.noise", "0.05", *quick)
     steps(trainer, 160)
     found = trainer.evaluate("test")
@@ -395,8 +395,8 @@ def test_a_step_takes_one_evaluation_and_the_record_says_so(png):
 
 
 def test_reuse_and_solves_end_alike(png):
-    kept = steps(trainer_of(tree_of(png), "--optimiser.lr", "3e-3"), 75).evaluate("test")
-    solved = steps(trainer_of(tree_of(png), "--optimiser.lr", "3e-3", "--reuse", "false"), 75)
+    kept = steps(trainer_of(tree_of(png), "--optimizer.lr", "3e-3"), 75).evaluate("test")
+    solved = steps(trainer_of(tree_of(png), "--optimizer.lr", "3e-3", "--reuse", "false"), 75)
     assert solved.reuse is None
     assert kept["psnr"] > 25
     assert kept["psnr"] == pytest.approx(solved.evaluate("test")["psnr"], abs=0.1)
@@ -460,7 +460,7 @@ def test_states_stay_in_float32_under_autocast(png):
     ("options", "message"),
     [
         (["--adjoint.name", "Phantom"], "adjoint is Phantom, and reuse takes one evaluation"),
-        (["--regulariser.gamma", "0.1"], "regulariser needs a solve"),
+        (["--regularizer.gamma", "0.1"], "regulariser needs a solve"),
         (["--correction.count", "1"], "correction needs a solve"),
     ],
 )

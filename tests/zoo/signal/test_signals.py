@@ -196,14 +196,14 @@ def test_a_shape_with_no_size_is_refused() -> None:
 @FIELDS
 def test_values_go_to_the_interval_and_back(field: Field) -> None:
     ends = torch.tensor([field.low, field.high, (field.low + field.high) / 2])
-    assert field.normalise(ends).tolist() == [-1, 1, 0]
+    assert field.normalize(ends).tolist() == [-1, 1, 0]
     raw = field.low + (field.high - field.low) * noise(100).double()
-    torch.testing.assert_close(field.restore(field.normalise(raw)), raw, rtol=0, atol=1e-5)
+    torch.testing.assert_close(field.restore(field.normalize(raw)), raw, rtol=0, atol=1e-5)
 
 
 def test_every_pixel_comes_back() -> None:
     pixels = torch.arange(256)
-    assert torch.equal(IMAGE.restore(IMAGE.normalise(pixels)).round().long(), pixels)
+    assert torch.equal(IMAGE.restore(IMAGE.normalize(pixels)).round().long(), pixels)
 
 
 # --- signals -------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def test_psnr_of_a_sound_is_that_of_its_file() -> None:
     raw = 0.4 * (2 * noise(80, 1) - 1)
     signal = Signal.of("sound", raw, "x", rate=10.0)
     error = 0.01 * torch.ones(80, 1)
-    found = signal.field.normalise(raw + error)
+    found = signal.field.normalize(raw + error)
     assert signal.psnr(found) == pytest.approx(40, abs=1e-4)
 
 

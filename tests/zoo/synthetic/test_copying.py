@@ -14,7 +14,7 @@ COPYING = {
     "task": {"name": "copy_memory", "delay": 5, "train": 60, "test": 20},
     "model": {"name": "deq-trellisnet", "width": 12, "hidden": 8, "initial": "orthogonal"},
     "solver": {"name": "Anderson", "period": 3, "rtol": 1e-2, "max_evals": 20},
-    "optimiser": {"name": "Adam", "lr": 0.01},
+    "optimizer": {"name": "Adam", "lr": 0.01},
     "correction": {"name": "FixedPointCorrection"},
     "epochs": 4,
     "batch_size": 10,

@@ -20,12 +20,12 @@ def plain(image: Image.Image, path: Path) -> None:
     image.save(path)
 
 
-def grey(image: Image.Image, path: Path) -> None:
+def gray(image: Image.Image, path: Path) -> None:
     """Eight bits of grey."""
     image.convert("L").save(path)
 
 
-def grey_alpha(image: Image.Image, path: Path) -> None:
+def gray_alpha(image: Image.Image, path: Path) -> None:
     """Grey with an alpha channel, all of it opaque."""
     image.convert("LA").save(path)
 
@@ -45,7 +45,7 @@ def black_and_white(image: Image.Image, path: Path) -> None:
     image.convert("1").save(path)
 
 
-def deep_grey(image: Image.Image, path: Path) -> None:
+def deep_gray(image: Image.Image, path: Path) -> None:
     """Sixteen bits of grey."""
     Image.fromarray(257 * np.asarray(image.convert("L")).astype(np.uint16)).save(path)
 
@@ -86,13 +86,13 @@ def chunk(kind: bytes, content: bytes) -> bytes:
 EXACT: dict[str, tuple[str, Callable[[Image.Image, Path], None]]] = {
     "rgb": (".png", lambda image, path: plain(image.convert("RGB"), path)),
     "bmp": (".bmp", lambda image, path: plain(image.convert("RGB"), path)),
-    "grey": (".png", grey),
-    "grey-alpha": (".png", grey_alpha),
+    "grey": (".png", gray),
+    "grey-alpha": (".png", gray_alpha),
     "rgba": (".png", opaque),
     "palette": (".png", palette),
     "gif": (".gif", palette),
-    "deep-grey": (".png", deep_grey),
-    "deep-grey-tiff": (".tif", deep_grey),
+    "deep-grey": (".png", deep_gray),
+    "deep-grey-tiff": (".tif", deep_gray),
     "deep-rgb": (".png", deep_rgb),
     "cmyk": (".tif", cmyk),
     **{f"turned-{number}": (".png", turned(number)) for number in TURNS},

@@ -39,7 +39,7 @@ from equilibria.run.cli.main import main as command
 from killing import at_event, child, ended  # pyright: ignore[reportMissingImports]
 
 SEGMENTATION = {
-    "task": {"name": "image_segmentation", "normalise": True, "channels": 3},
+    "task": {"name": "image_segmentation", "normalize": True, "channels": 3},
     "model": {
         "name": "mdeq-segmentation",
         "channels": [8, 16],
@@ -51,7 +51,7 @@ SEGMENTATION = {
     "solver": {"name": "Anderson", "period": 3, "rtol": 1e-2, "max_evals": 12},
     "eval_solver": {"name": "Anderson", "period": 3, "rtol": 0.3, "max_evals": 40},
     "adjoint": {"name": "NeumannPhantom", "steps": 2, "damping": 1.0},
-    "optimiser": {"name": "AdamW", "lr": 0.01},
+    "optimizer": {"name": "AdamW", "lr": 0.01},
     "epochs": 1,
     "batch_size": 4,
     "eval_batch_size": 4,

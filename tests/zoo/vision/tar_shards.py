@@ -28,7 +28,7 @@ def write(path, samples):
     return path
 
 
-def labelled(numbers, **options):
+def labeled(numbers, **options):
     """Samples of two classes, 0 and 1, by the parity of their numbers."""
     return [
         (f"{n:05}", {"png": picture(n, **options), "cls": str(n % 2).encode()}) for n in numbers
@@ -41,6 +41,6 @@ def folder(root, sizes=(7, 12, 5), test=(4, 6), **options):
     for split, counts in (("train", sizes), ("val", test)):
         for place, count in enumerate(counts):
             path = root / f"{split}-{place:03}.tar"
-            write(path, labelled(range(first, first + count), **options))
+            write(path, labeled(range(first, first + count), **options))
             first += count
     return root

@@ -14,7 +14,7 @@ from equilibria.run import gallery, run
 from equilibria.run.cli.main import main
 from equilibria.run.gallery.kind import count_to_settle, measure_settling
 from equilibria.run.models import Model, Prediction
-from equilibria.run.pictures import image_png, make_colours, numbers_png, size_to_look_at
+from equilibria.run.pictures import image_png, make_colors, numbers_png, size_to_look_at
 from equilibria.solve import Anderson, Picard, Status
 from equilibria.zoo.vision.data.segmentation import MaskedImages
 from equilibria.zoo.vision.data.segmentation.masks import Kept
@@ -23,10 +23,10 @@ from equilibria.zoo.vision.model.single_scale import DenseConfig
 from equilibria.zoo.vision.task.segmentation import SegmentationTask
 
 CONV = {
-    "task": {"name": "image_classification", "data": "digits", "normalise": True},
+    "task": {"name": "image_classification", "data": "digits", "normalize": True},
     "model": {"name": "conv", "shape": [1, 8, 8], "channels": 8, "stride": 2},
     "solver": {"name": "Picard", "rtol": 0.01, "max_evals": 40},
-    "optimiser": {"name": "AdamW", "lr": 0.01},
+    "optimizer": {"name": "AdamW", "lr": 0.01},
     "epochs": 1,
     "batch_size": 64,
     "probes": 4,
@@ -129,7 +129,7 @@ def test_pixels_stay_squares_and_numbers_stay_numbers() -> None:
     shown = np.asarray(Image.open(io.BytesIO(image_png(image, (4, 6)))))
     assert shown.shape == (4, 6)
     assert shown[0].tolist() == [0, 0, 0, 255, 255, 255] and shown[3, 0] == 255
-    content = numbers_png(torch.tensor([[0, 2], [1, 255]]), make_colours(3), (4, 4))
+    content = numbers_png(torch.tensor([[0, 2], [1, 255]]), make_colors(3), (4, 4))
     found = Image.open(io.BytesIO(content))
     assert np.asarray(found)[::2, ::2].tolist() == [[0, 2], [1, 3]]
     rgba = np.asarray(found.convert("RGBA"))
@@ -236,7 +236,7 @@ def halves(count: int = 9) -> MaskedImages:
 def scenes(model: Model, folder: Path, **images: MaskedImages) -> run.Run:
     task = object.__new__(SegmentationTask)
     task.images, task.statistics, task.numbers = images, None, None
-    task.labels, task.colours, task.classes = ("left", "right"), ((0, 0, 128), (128, 0, 0)), 2
+    task.labels, task.colors, task.classes = ("left", "right"), ((0, 0, 128), (128, 0, 0)), 2
     task.checksum = "sha256:1"
     recipe: object = SimpleNamespace(eval_batch_size=4)
     return run.Run(folder, recipe, model, task, [])

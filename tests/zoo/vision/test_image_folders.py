@@ -136,7 +136,7 @@ def _empty_file(root: Path) -> str:
     return r"cat/000\.png is not an image"
 
 
-def _grey(root: Path) -> str:
+def _gray(root: Path) -> str:
     picture(0, mode="L").save(root / "dog" / "007.png")
     return r"dog/007\.png is grey \(mode L\), and 29 of 30 images are RGB.*convert\('RGB'\)"
 
@@ -151,7 +151,7 @@ def _palette(root: Path) -> str:
     return r"dog/007\.png is of palette colours \(mode P\)"
 
 
-def _deep_grey(root: Path) -> str:
+def _deep_gray(root: Path) -> str:
     Image.fromarray(np.zeros((12, 12), np.uint16)).save(root / "dog" / "007.png")
     return r"dog/007\.png has 16 bits per channel \(mode I\)"
 
@@ -169,7 +169,7 @@ def deep(kind: int, channels: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + header + rows + chunk(b"IEND", b"")
 
 
-def _deep_colours(root: Path) -> str:
+def _deep_colors(root: Path) -> str:
     (root / "dog" / "007.png").write_bytes(deep(2, 3))
     return r"dog/007\.png has 16 bits per channel \(mode RGB\)"
 
@@ -190,8 +190,8 @@ BAD = [
         _no_test,
         _flat_parts,
     ),
-    *(_unknown_class, _no_image, _empty_file, _grey, _alpha, _palette, _deep_grey),
-    *(_deep_colours, _sizes),
+    *(_unknown_class, _no_image, _empty_file, _gray, _alpha, _palette, _deep_gray),
+    *(_deep_colors, _sizes),
 ]
 
 
@@ -247,7 +247,7 @@ def test_sixteen_bits_are_refused_where_images_are_converted(
 
 @pytest.mark.parametrize(("channels", "mode"), [(3, "RGB"), (1, "L")])
 def test_channels_convert_every_image(pets: Path, channels: int, mode: str) -> None:
-    _grey(pets)
+    _gray(pets)
     (pets / "cat" / "003.png").unlink()
     picture(1, mode="RGBA").save(pets / "cat" / "003.png")
     found = images.load(pets, channels=channels)

@@ -15,7 +15,7 @@ from equilibria.run import data
 from equilibria.run.cli.main import main
 from equilibria.run.data import DataError
 from equilibria.run.tasks import Part
-from equilibria.run.tasks.normalisation import Statistics
+from equilibria.run.tasks.normalization import Statistics
 from equilibria.zoo.io import headers
 from equilibria.zoo.io import image_files as files
 from equilibria.zoo.io.decode import resize, weights
@@ -126,7 +126,7 @@ def test_bytes_stay_bytes() -> None:
 
 def test_files_are_seen_as_a_run_has_seen_a_named_set(tmp_path: Path) -> None:
     """Whose images it has averaged over areas; linear interpolation gives others."""
-    config = ImageClassification(data="digits", size=3, samples=20, normalise=False)
+    config = ImageClassification(data="digits", size=3, samples=20, normalize=False)
     task = config.load()
     task.save(tmp_path)
     digits, seen = data.load("digits").test, Seen.read(tmp_path / "images.json")
@@ -189,7 +189,7 @@ def test_training_images_alone_are_changed() -> None:
 
 
 def test_normalised_images(tmp_path: Path) -> None:
-    task = ImageClassification(data="digits", normalise=True, samples=500).load()
+    task = ImageClassification(data="digits", normalize=True, samples=500).load()
     inputs = task.sample("train", 500).inputs
     assert float(inputs.mean()) == pytest.approx(0, abs=1e-5)
     assert float(inputs.std(correction=0)) == pytest.approx(1, abs=1e-5)
@@ -206,7 +206,7 @@ def test_normalised_images(tmp_path: Path) -> None:
 def test_constant_images_have_no_deviation(level: int) -> None:
     images = torch.randint(0, 256, (300, 2, 8, 8), dtype=torch.uint8)
     images[:, 1] = level
-    message = rf"channel 1 is {level / 255:g} everywhere: set task\.normalise"
+    message = rf"channel 1 is {level / 255:g} everywhere: set task\.normalize"
     with pytest.raises(ValueError, match=message):
         Statistics.of(data.Split(images, torch.zeros(300)))
 
@@ -223,7 +223,7 @@ def test_a_part_of_the_images_stands_for_all_classes() -> None:
 
 
 def test_a_folder_in_memory(folder: Path) -> None:
-    task = ImageClassification(data=str(folder), size=16, valid=6, normalise=True).load()
+    task = ImageClassification(data=str(folder), size=16, valid=6, normalize=True).load()
     assert [len(task.samples[name]) for name in task.splits] == [30, 6, 4]
     assert (task.source, task.shape, task.classes) == ("pets", (3, 16, 16), 2)
     assert task.files is None and task.eval_split == "valid"
@@ -244,7 +244,7 @@ def test_in_memory_and_from_disk_are_the_same(folder: Path, monkeypatch) -> None
 
 
 def test_random_parts_depend_on_the_step_alone(folder: Path) -> None:
-    task = ImageClassification(data=str(folder), size=16, crop=0.2, normalise=True).load()
+    task = ImageClassification(data=str(folder), size=16, crop=0.2, normalize=True).load()
     feed = task.feed(8, 3)
     assert isinstance(feed, ImageFeed)
     batches = [feed.batch(step) for step in range(4)]

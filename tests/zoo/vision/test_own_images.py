@@ -94,10 +94,10 @@ def test_a_larger_size_leaves_each_image_as_often_shown_as_it_must_be():
 
 
 def test_grey_images_stay_grey_and_one_in_colour_makes_all_of_them_so(tmp_path):
-    grey = OwnImages(data=str(write(tmp_path / "grey", side=8, mode="L"))).load()
+    gray = OwnImages(data=str(write(tmp_path / "grey", side=8, mode="L"))).load()
     mixed = OwnImages(data=str(write(tmp_path / "mixed", side=8, mode="L", odd="RGB"))).load()
-    assert grey.shape == (1, 32, 32) and mixed.shape == (3, 32, 32)
-    assert grey.own.channels == 1 and grey.own.shift == 3 and isinstance(grey.own.flip, bool)
+    assert gray.shape == (1, 32, 32) and mixed.shape == (3, 32, 32)
+    assert gray.own.channels == 1 and gray.own.shift == 3 and isinstance(gray.own.flip, bool)
 
 
 def test_what_is_given_is_not_chosen(tmp_path):

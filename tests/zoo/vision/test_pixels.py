@@ -179,6 +179,6 @@ def test_mirroring_mirrors_both():
 
 def test_colours_change_and_classes_do_not():
     image, mask = scene()
-    shown, classes = apply_view(image, mask, SceneView(colour=0.5), drawn())
+    shown, classes = apply_view(image, mask, SceneView(color=0.5), drawn())
     assert torch.equal(classes, mask) and not torch.equal(shown, image)
     assert shown.min() >= 0 and shown.max() <= 1

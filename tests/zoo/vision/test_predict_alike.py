@@ -41,7 +41,7 @@ def predict(run, images, out, *words):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("options", [{}, {"crop": 0.5}, {"normalise": True}])
+@pytest.mark.parametrize("options", [{}, {"crop": 0.5}, {"normalize": True}])
 def test_a_classifier_sees_the_pixels_that_were_evaluated(tmp_path, options, channels):
     modes = ("rgb", "grey-alpha", "rgba", "palette", "cmyk", "turned-6", "jpeg", "one-bit")
     for k in range(16):
@@ -67,7 +67,7 @@ def test_a_network_for_masks_sees_the_pixels_that_were_evaluated(tmp_path, size)
     paths = all_modes.write(data / "images", 4, ((24, 32),))
     for path in paths:
         Image.fromarray(np.eye(24, 32, dtype=np.uint8)).save(data / "masks" / f"{path.stem}.png")
-    task = ImageSegmentation(data=str(data), size=size, channels=3, normalise=True).load()
+    task = ImageSegmentation(data=str(data), size=size, channels=3, normalize=True).load()
     task.save(tmp_path)
     seen, test = Seen.read(tmp_path / IMAGES), task.images["test"]
     (batch,) = task.batches("test", 8)
@@ -83,7 +83,7 @@ def test_a_run_of_before_resize_was_written_is_read(tmp_path):
     (tmp_path / IMAGES).write_text(json.dumps(old))
     all_modes.noise(0, (30, 20)).save(tmp_path / "a.png")
     seen = Seen.read(tmp_path / IMAGES)
-    assert (seen.kind, seen.resize, seen.colours) == ("classification", None, ())
+    assert (seen.kind, seen.resize, seen.colors) == ("classification", None, ())
     assert sight(tmp_path / "a.png", seen).pixels.shape == (3, 8, 8)
 
 

@@ -13,8 +13,8 @@ IMAGENET: dict[str, Any] = {
     "model.final": 2048,
     "model.halvings": 2,
     "model.groups": 8,
-    "optimiser.name": "SGD",
-    "optimiser.momentum": 0.9,
+    "optimizer.name": "SGD",
+    "optimizer.momentum": 0.9,
     "schedule.name": "Cosine",
     "epochs": 100,
 }
@@ -42,9 +42,9 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "adjoint.linear.max_evals": 20,
         "pretrain.layers": 10,
         "pretrain.steps": 3000,
-        "optimiser.name": "Adam",
-        "optimiser.lr": 1e-3,
-        "optimiser.weight_decay": 2.5e-6,
+        "optimizer.name": "Adam",
+        "optimizer.lr": 1e-3,
+        "optimizer.weight_decay": 2.5e-6,
         "schedule.name": "Cosine",
         "epochs": 50,
         "batch_size": 128,
@@ -61,8 +61,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "adjoint.linear.max_evals": 20,
         "pretrain.layers": 10,
         "pretrain.steps": 20000,
-        "optimiser.lr": 1e-3,
-        "optimiser.weight_decay": 0.0,
+        "optimizer.lr": 1e-3,
+        "optimizer.weight_decay": 0.0,
         "epochs": 220,
         "batch_size": 128,
     },
@@ -71,8 +71,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "model.dropout": 0.22,
         "solver.max_evals": 8,
         "adjoint.linear.max_evals": 7,
-        "regulariser.gamma": 0.4,
-        "regulariser.probability": 0.02,
+        "regularizer.gamma": 0.4,
+        "regularizer.probability": 0.02,
         "pretrain.layers": 8,
         "pretrain.steps": 16000,
         "epochs": 220,
@@ -87,8 +87,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "adjoint.linear.max_evals": 27,
         "pretrain.layers": 5,
         "pretrain.steps": 510000,
-        "optimiser.lr": 0.05,
-        "optimiser.weight_decay": 5e-5,
+        "optimizer.lr": 0.05,
+        "optimizer.weight_decay": 5e-5,
         "batch_size": 128,
     },
     "mdeq-imagenet-small-jr-paper": {
@@ -97,10 +97,10 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "model.dropout": 0.02,
         "solver.max_evals": 14,
         "adjoint.linear.max_evals": 14,
-        "regulariser.gamma": 2.5,
-        "regulariser.probability": 0.08,
-        "optimiser.lr": 0.04,
-        "optimiser.weight_decay": 2e-5,
+        "regularizer.gamma": 2.5,
+        "regularizer.probability": 0.08,
+        "optimizer.lr": 0.04,
+        "optimizer.weight_decay": 2e-5,
         "batch_size": 128,
     },
     "mdeq-imagenet-large-paper": {
@@ -109,8 +109,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "model.head_channels": [32, 64, 128, 256],
         "solver.max_evals": 26,
         "pretrain.layers": 4,
-        "optimiser.lr": 0.05,
-        "optimiser.weight_decay": 1e-4,
+        "optimizer.lr": 0.05,
+        "optimizer.weight_decay": 1e-4,
         "batch_size": 128,
     },
     "mdeq-imagenet-large-jr-paper": {
@@ -118,9 +118,9 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "model.channels": [80, 160, 320, 640],
         "solver.max_evals": 14,
         "adjoint.linear.max_evals": 14,
-        "regulariser.gamma": 3.0,
-        "regulariser.probability": 0.08,
-        "optimiser.weight_decay": 1e-4,
+        "regularizer.gamma": 3.0,
+        "regularizer.probability": 0.08,
+        "optimizer.weight_decay": 1e-4,
     },
     "mdeq-imagenet-xl-paper": {
         **IMAGENET,
@@ -130,8 +130,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "solver.max_evals": 26,
         "adjoint.linear.max_evals": 27,
         "pretrain.layers": 4,
-        "optimiser.lr": 0.05,
-        "optimiser.weight_decay": 1e-4,
+        "optimizer.lr": 0.05,
+        "optimizer.weight_decay": 1e-4,
         "batch_size": 256,
     },
 }
@@ -151,14 +151,14 @@ def test_the_papers_recipes_have_the_papers_numbers(name: str) -> None:
 
 def test_the_penalty_on_cifar_ends_where_the_script_ends_it() -> None:
     recipe = recipes.load("mdeq-cifar10-large-jr-paper")
-    penalty, steps = recipe.regulariser, 220 * (50_000 // 96)
+    penalty, steps = recipe.regularizer, 220 * (50_000 // 96)
     assert penalty is not None
     assert penalty.at(89 * (50_000 // 96), steps) == (0.4, 0.02)
     assert penalty.at(91 * (50_000 // 96), steps) == (0.4, 0.0)
 
 
 def test_the_penalty_on_imagenet_climbs_as_in_the_script() -> None:
-    penalty = recipes.load("mdeq-imagenet-small-jr-paper").regulariser
+    penalty = recipes.load("mdeq-imagenet-small-jr-paper").regularizer
     assert penalty is not None
     steps = 100 * (1_281_167 // 128)
     for climbed in range(10):  # by .1 every 50,000 steps behind the warm-up

@@ -44,7 +44,7 @@ def test_a_folder_without_parts_holds_a_tenth_out(tmp_path):
     found = read(write(tmp_path / "own"))
     assert (len(found.train), len(found.test), found.valid) == (9, 1, None)
     assert not set(found.train.names) & set(found.test.names)
-    assert found.labels == ("sky", "earth", "water") and found.colours == palette(3)
+    assert found.labels == ("sky", "earth", "water") and found.colors == palette(3)
     for images in (found.train, found.train.decode_all()):
         for k in range(9):
             image, mask = images.image(k), images.mask(k)
@@ -96,7 +96,7 @@ def test_a_palette_of_greys_tells_no_classes_apart(tmp_path):
     folder = write(tmp_path / "own")
     for path in (folder / "masks").iterdir():
         Image.open(path).convert("L").convert("P").save(path)
-    assert read(folder).colours == palette(3)
+    assert read(folder).colors == palette(3)
 
 
 def test_values_colours_and_void(tmp_path):
@@ -112,7 +112,7 @@ def test_values_colours_and_void(tmp_path):
         mask.save(path)
     found = read(folder)
     assert found.labels == ("sky", "earth")
-    assert found.colours == ((7, 248, 9), (40, 215, 9))
+    assert found.colors == ((7, 248, 9), (40, 215, 9))
     mask = found.train.mask(0)
     assert mask[0, 0] == VOID and set(mask.unique().tolist()) == {0, 1, VOID}
     assert torch.equal((mask == VOID)[1:], (found.train.image(0)[0] == 160)[1:])
@@ -165,7 +165,7 @@ def sixteen_bits(folder):
     Image.new("I;16", (16, 12)).save(folder / "masks" / "03.png")
 
 
-def coloured(folder):
+def colored(folder):
     Image.new("RGB", (16, 12)).save(folder / "masks" / "03.png")
 
 
@@ -226,7 +226,7 @@ def only_void(folder):
         (other_size, r"masks/03\.png has 4 x 5 pixels .* and its image .*03\.png has 12 x 16"),
         (unknown_value, r"masks/03\.png has the value 9 \(192 pixels\).*does not list"),
         (sixteen_bits, r"masks/03\.png has 16 bits"),
-        (coloured, r"masks/03\.png has colours \(mode RGB\)"),
+        (colored, r"masks/03\.png has colours \(mode RGB\)"),
         (lossy, r"03\.jpg is a JPEG"),
         (no_mask_at_all, r"masks/03\.png is not an image"),
         (damaged_mask, r"masks/03\.png is damaged"),
@@ -293,7 +293,7 @@ def test_what_other_systems_add_is_left_out(tmp_path):
 # --- masks as files have them --------------------------------------------------------------------
 
 
-def grey(values, bits):
+def gray(values, bits):
     """A PNG of grey with fewer than 8 bits, which Pillow does not write."""
 
     def chunk(kind, content):
@@ -312,7 +312,7 @@ def grey(values, bits):
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
 def test_grey_of_few_bits_keeps_its_numbers(bits):
     values = np.arange(128, dtype=np.uint8).reshape(8, 16) & ((1 << bits) - 1)
-    assert np.array_equal(mask_pixels(grey(values, bits), "mask"), values)
+    assert np.array_equal(mask_pixels(gray(values, bits), "mask"), values)
 
 
 def test_image_and_mask_are_upright_alike(tmp_path):

@@ -61,7 +61,7 @@ def write_camvid(root):
 def check_camvid(found):
     assert [len(each) for each in (found.train, found.valid, found.test)] == [3, 1, 2]
     assert found.train.names == ["0001TP_002", "0001TP_001", "0001TP_000"]
-    assert len(found.labels) == len(found.colours) == 11
+    assert len(found.labels) == len(found.colors) == 11
     mask = found.train.mask(0)
     assert (mask[0] == VOID).all() and (mask[1:] == 2).all()
     expected = torch.from_numpy(np.array(noise((12, 16), 2))).permute(2, 0, 1)
@@ -175,13 +175,13 @@ def test_the_copy_of_camvid(monkeypatch):
 
 # --- CamVid with 32 classes ----------------------------------------------------------------------
 
-COLOURS = "64 128 64\tAnimal\n192 0 128\tArchway\n0 0 0\t\tVoid\n128 128 128\tSky\n"
+COLORS = "64 128 64\tAnimal\n192 0 128\tArchway\n0 0 0\t\tVoid\n128 128 128\tSky\n"
 
 
 def write_camvid32(root):
     (root / camvid.IMAGES).mkdir(parents=True)
     (root / camvid.MASKS).mkdir()
-    (root / camvid.COLOURS).write_text(COLOURS)
+    (root / camvid.COLORS).write_text(COLORS)
     for name in ("0001TP_1", "0001TP_2", "0006R0_1", "Seq05VD_1"):
         noise((6, 8)).save(root / camvid.IMAGES / f"{name}.png")
         mask = np.full((6, 8, 3), 128, np.uint8)
@@ -193,7 +193,7 @@ def write_camvid32(root):
 def test_camvid_with_32_classes(tmp_path):
     root = write_camvid32(tmp_path / "camvid32")
     found = read("camvid32", tmp_path)
-    assert found.labels == ("Animal", "Archway", "Sky") and found.colours[1] == (192, 0, 128)
+    assert found.labels == ("Animal", "Archway", "Sky") and found.colors[1] == (192, 0, 128)
     assert found.train.names == ["0001TP_1", "0006R0_1"]
     assert found.test.names == ["0001TP_2", "Seq05VD_1"] and found.valid is None
     mask = found.train.mask(0)
@@ -209,7 +209,7 @@ def test_a_colour_that_is_not_listed(tmp_path):
     Image.new("RGB", (8, 6), (1, 2, 3)).save(root / camvid.MASKS / "0001TP_1_L.png")
     with pytest.raises(DataError, match=r"0001TP_1_L\.png has the colour \(1, 2, 3\)"):
         read("camvid32", tmp_path)
-    (root / camvid.COLOURS).write_text(COLOURS + "64 128 64 Dog\n")
+    (root / camvid.COLORS).write_text(COLORS + "64 128 64 Dog\n")
     with pytest.raises(DataError, match="lists a class or a colour twice"):
         read("camvid32", tmp_path)
 
@@ -268,7 +268,7 @@ def write_voc(root):
             mask = Image.fromarray(np.full(size, 15, np.uint8))
             mask.putpixel((0, 0), 255)
             mask = Image.frombytes("P", mask.size, mask.tobytes())
-            mask.putpalette([channel for colour in palette(256) for channel in colour])
+            mask.putpalette([channel for color in palette(256) for channel in color])
             mask.save(root / "SegmentationClass" / f"{name}.png")
     return root
 

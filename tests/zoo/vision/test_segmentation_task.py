@@ -16,11 +16,11 @@ from equilibria.zoo.vision.model.segmentation import MDEQSegmentationConfig
 from equilibria.zoo.vision.task.segmentation import ImageSegmentation, usual_size
 
 TREE = {
-    "task": {"name": "image_segmentation", "normalise": True, "balance": 0.5},
+    "task": {"name": "image_segmentation", "normalize": True, "balance": 0.5},
     "model": {"name": "unet", "widths": [4, 8]},
     "solver": None,
     "adjoint": None,
-    "optimiser": {"name": "AdamW", "lr": 0.01},
+    "optimizer": {"name": "AdamW", "lr": 0.01},
     "epochs": 2,
     "batch_size": 4,
 }
@@ -256,7 +256,7 @@ def test_what_was_chosen_is_said_whole(tmp_path, capsys):
 
 
 def test_batches_are_a_function_of_the_step(folder):
-    task = task_of(folder, crop=(16, 20), scale=(0.5, 2.0), flip=True, colour=0.3)
+    task = task_of(folder, crop=(16, 20), scale=(0.5, 2.0), flip=True, color=0.3)
     one, other = task.feed(4, 0), task.feed(4, 0)
     later = one.batch(1)
     again = [other.batch(0), other.batch(1)][1]
@@ -278,7 +278,7 @@ def test_weights_of_classes_follow_the_training_pixels(folder):
         ({"size": (4,)}, "size must be a height and a width"),
         ({"scale": (2.0, 1.0)}, "scale must be the smallest and the largest"),
         ({"hard": 0.0}, r"hard must lie in \(0, 1\]"),
-        ({"colour": 1.5}, "colour must lie in"),
+        ({"colour": 1.5}, "color must lie in"),
         ({"presence": -1.0}, "presence must not be negative"),
         ({"samples": 100}, "samples is 100, but there are 11 images"),
     ],

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 pytest.importorskip("PIL")
-from tar_shards import folder, labelled, picture, write
+from tar_shards import folder, labeled, picture, write
 
 from equilibria.run.data.storage import DataError
 from equilibria.zoo.vision.data.shards import read_index
@@ -104,14 +104,14 @@ def test_an_index_tells_counts_classes_sizes_and_moments(tmp_path):
     assert [shard.samples for shard in found["train"].shards] == [7, 12, 5]
     assert found["train"].counts == {"0": 12, "1": 12} and found["test"].counts["0"] == 5
     index = load(tmp_path / "data", size=None)
-    assert index.labels == ("0", "1") and index.shape == (3, 8, 8) and not index.grey
+    assert index.labels == ("0", "1") and index.shape == (3, 8, 8) and not index.gray
     images = torch.cat([index.splits["train"][k : k + 5][0] for k in range(0, 24, 5)])
     mean, deviation = images.mean((0, 2, 3)), images.std((0, 2, 3), correction=0)
     torch.testing.assert_close(torch.tensor(index.moments.mean), mean)
     torch.testing.assert_close(torch.tensor(index.moments.deviation), deviation)
-    grey = load(tmp_path / "data", channels=1)
-    assert grey.shape == (1, 8, 8) and len(grey.moments.mean) == 1
-    assert grey.smallest == "00000 in train-000.tar (8 x 8 pixels)".replace(
+    gray = load(tmp_path / "data", channels=1)
+    assert gray.shape == (1, 8, 8) and len(gray.moments.mean) == 1
+    assert gray.smallest == "00000 in train-000.tar (8 x 8 pixels)".replace(
         "train", str(tmp_path / "data" / "train")
     )
 
@@ -131,7 +131,7 @@ def indexed_other(root):
 
 
 def test_shards_elsewhere_are_named_by_their_whole_path_or_address(tmp_path):
-    path = write(tmp_path / "far" / "a.tar", labelled(range(4)))
+    path = write(tmp_path / "far" / "a.tar", labeled(range(4)))
     with serving() as server:
         server.files["b.tar"] = path.read_bytes()
         (tmp_path / "index").mkdir()
@@ -234,7 +234,7 @@ def test_images_are_given_in_order_wherever_they_are_asked_for(tmp_path):
 def test_an_image_that_has_changed_is_named(tmp_path):
     indexed(tmp_path)
     images = load(tmp_path).splits["train"]
-    bad = labelled(range(7))
+    bad = labeled(range(7))
     bad[2] = ("00002", {"png": PNG[:90], "cls": b"0"})
     write(tmp_path / "train-000.tar", bad)
     with pytest.raises(DataError, match=r"00002 in .*train-000\.tar is damaged"):

@@ -26,7 +26,7 @@ def refused(capsys, *words):
 
 
 def test_a_shard_that_changed_after_it_was_indexed_ends_the_run(shards, capsys):
-    tar_shards.write(shards / "shards" / "train-001.tar", tar_shards.labelled(range(3)))
+    tar_shards.write(shards / "shards" / "train-001.tar", tar_shards.labeled(range(3)))
     said = refused(capsys, "train", "digits", "--data", "shards", *QUICK, "--out", shards / "run")
     assert "train-001.tar has 3 samples and its index says 12: rebuild the index" in said
 
@@ -47,5 +47,5 @@ def test_what_cannot_be_indexed_is_named(shards, capsys, words, said):
 
 
 def test_names_that_tell_no_split_are_asked_for(shards, capsys):
-    tar_shards.write(shards / "other" / "data-000.tar", tar_shards.labelled(range(4)))
+    tar_shards.write(shards / "other" / "data-000.tar", tar_shards.labeled(range(4)))
     assert "does not tell whether it is to train" in refused(capsys, "shards", "other")

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from several import several
 
 pytest.importorskip("PIL")
-from tar_shards import folder, labelled, picture, write
+from tar_shards import folder, labeled, picture, write
 
 from equilibria.run import recipe as recipes
 from equilibria.run.cli.main import main
@@ -31,7 +31,7 @@ from equilibria.zoo.vision.task.seen import Seen
 from equilibria.zoo.vision.task.streaming import usual
 
 RECIPE = {
-    "task": {"name": "image_classification", "size": 8, "crop": 0.3, "normalise": True},
+    "task": {"name": "image_classification", "size": 8, "crop": 0.3, "normalize": True},
     "model": {"name": "dense", "shape": [3, 8, 8], "classes": 2, "width": 8},
     "solver": {"name": "Anderson", "rtol": 1e-5, "max_evals": 40},
     "epochs": 2,
@@ -62,7 +62,7 @@ def task(root, **options):
 
 @pytest.mark.parametrize("lanes", [None, 1, 4])
 def test_batches_are_the_same_on_any_number_of_processes(made, lanes):
-    config = {"crop": 0.3, "normalise": True, "lanes": lanes}
+    config = {"crop": 0.3, "normalize": True, "lanes": lanes}
     whole = task(made, **config).feed(8, 0)
     for step, count in itertools.product((0, whole.steps - 1, whole.steps + 2), (2, 4)):
         feed = task(made, **config).feed(8, 0)
@@ -102,7 +102,7 @@ def test_lanes_that_nobody_chose_divide_the_batch():
 
 
 def test_a_split_is_evaluated_in_its_order_by_any_number_of_processes(made):
-    one = task(made, normalise=True)
+    one = task(made, normalize=True)
     images, targets = one.samples["test"][0:17]
     for count in (1, 2, 3):
         parts = [list(one.batches("test", 5, Part(k, count))) for k in range(count)]
@@ -113,7 +113,7 @@ def test_a_split_is_evaluated_in_its_order_by_any_number_of_processes(made):
 
 
 def test_shards_are_normalised_by_what_the_index_says(made):
-    one, moments = task(made, normalise=True), load(made, size=8).moments
+    one, moments = task(made, normalize=True), load(made, size=8).moments
     assert one.statistics.mean == moments.mean and one.statistics.deviation == moments.deviation
     plain = task(made).samples["test"][0:4][0]
     expected = (plain - torch.tensor(moments.mean)[:, None, None]) / torch.tensor(
@@ -127,7 +127,7 @@ def test_grey_shards_of_one_colour_cannot_be_normalised(tmp_path):
     path = str(write(tmp_path / "train.tar", black))
     assert main(["shards", str(tmp_path), "--train", path, "--test", path]) == 0
     with pytest.raises(ValueError, match="channel 0 is 0 everywhere"):
-        task(tmp_path, normalise=True)
+        task(tmp_path, normalize=True)
 
 
 def black():
@@ -144,7 +144,7 @@ BLACK = black()
 
 
 def test_other_shards_are_seen_by_the_classes_of_a_run(made, tmp_path):
-    one = task(made, normalise=True)
+    one = task(made, normalize=True)
     named = [(f"{n}", {"png": picture(n), "cls": b"1" if n % 2 else b"0"}) for n in range(4)]
     path = str(write(tmp_path / "other.tar", named))
     words = ["shards", str(tmp_path), "--test", path, "--classes", str(tmp_path / "names")]
@@ -153,7 +153,7 @@ def test_other_shards_are_seen_by_the_classes_of_a_run(made, tmp_path):
     one.save(tmp_path)
     seen = Seen.read(tmp_path / "images.json")
     assert seen.labels == ("0", "1") and seen.statistics == one.statistics
-    other = ImageClassification(data=str(tmp_path), size=8, normalise=True, lanes=4)
+    other = ImageClassification(data=str(tmp_path), size=8, normalize=True, lanes=4)
     found = other.load_other(tmp_path)
     assert found.splits == ("test",) and found.statistics == one.statistics
     # Numbers count the lines of the file: 0 is the class 1 of the run.
@@ -253,7 +253,7 @@ def test_a_recipe_trains_from_shards_is_resumed_and_evaluated(
 
 def test_a_run_is_not_resumed_on_other_shards(recipe, shards, monkeypatch, capsys):
     interrupted(monkeypatch)
-    write(shards / "train-001.tar", labelled(range(100, 112), side=12))
+    write(shards / "train-001.tar", labeled(range(100, 112), side=12))
     assert main(["shards", "shards"]) == 0
     capsys.readouterr()
     assert main(["train", "run", "--resume"]) == 1
@@ -286,7 +286,7 @@ def test_what_cannot_be_indexed_is_named(words, said, tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     for name in ("empty", "mine"):
         (tmp_path / name).mkdir()
-    write(tmp_path / "odd" / "a.tar", labelled(range(3)))
+    write(tmp_path / "odd" / "a.tar", labeled(range(3)))
     (tmp_path / "mine" / "train.json").write_text("{}")
     (tmp_path / "twice").write_text("x\nx\n")
     (tmp_path / "gap").write_text("x\n\ny\n")

@@ -73,11 +73,11 @@ def test_masks_that_are_predicted_are_masks(tmp_path: Path, cache: Path, classes
     before = folder.load(root)
     for path in (root / "masks").iterdir():
         told = before.train.mask(0).numpy()
-        path.write_bytes(mask_png(told, before.colours, before.values))
+        path.write_bytes(mask_png(told, before.colors, before.values))
         assert np.array_equal(np.array(Image.open(path)), np.resize(values, (6, 7)))
     after = folder.load(root)
     assert np.array_equal(after.train.mask(0), before.train.mask(0))
-    assert after.colours == before.colours
+    assert after.colors == before.colors
 
 
 def test_a_name_of_void_is_said_to_be_none(tmp_path: Path, cache: Path) -> None:

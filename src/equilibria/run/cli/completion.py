@@ -20,7 +20,7 @@ from equilibria.run import recipe as recipes
 from equilibria.run.cli import main as entry
 from equilibria.run.cli.keys import names_of
 from equilibria.run.cli.parser import Parser
-from equilibria.run.studies import catalogue
+from equilibria.run.studies import catalog
 
 OF_RECIPES = ("train", "initialise", "recipes")
 """Commands that take a recipe; of the others, those without a list of names take files."""
@@ -41,7 +41,7 @@ def every_command() -> argparse.ArgumentParser:
     """Return a parser with all commands, for what shtab reads of it."""
     parser = argparse.ArgumentParser("equilibria")
     commands = parser.add_subparsers()
-    studies = list(catalogue.names())
+    studies = list(catalog.names())
     names = {
         "completion": ["bash", "zsh", "fish"],
         "reproduce": studies,

@@ -24,7 +24,7 @@ from equilibria.run import run
 from equilibria.run.cli import extras
 from equilibria.run.cli.output import Output, figures_table
 from equilibria.run.cli.parser import Parser, UserError, check_least
-from equilibria.run.export import Exported, ExportError, Judgement, export, find_evals, judge
+from equilibria.run.export import Exported, ExportError, Judgment, export, find_evals, judge
 from equilibria.run.export.exporting import Form, Format, Weights, list_absent
 from equilibria.run.export.inference import layers
 from equilibria.run.export.iterated import Method
@@ -184,7 +184,7 @@ def _check_free(out: Path, fresh: bool) -> None:
         raise UserError(f"{out} exists: replace it with --fresh, or name another file with --out")
 
 
-def _difference(found: Judgement, split: str, tolerance: float) -> str:
+def _difference(found: Judgment, split: str, tolerance: float) -> str:
     """Say that a file does not do what the model does, and what may be the reason."""
     remedy = ""
     if found.finite and found.residual is not None:
@@ -199,7 +199,7 @@ def _difference(found: Judgement, split: str, tolerance: float) -> str:
     )
 
 
-def _rows(made: Exported, found: Judgement, task: Task, split: str) -> list[tuple[str, str]]:
+def _rows(made: Exported, found: Judgment, task: Task, split: str) -> list[tuple[str, str]]:
     """What is said of every file, as names and text."""
     rows = [
         ("size", f"{len(made.content) / 1000:.1f} KB"),

@@ -19,10 +19,10 @@ from equilibria.words import nearest, printable
 
 _TEXTS = {
     "train": "train a recipe and write a run folder",
-    "initialise": "recommend initial weights for a recipe: ensemble and scale",
+    "initialize": "recommend initial weights for a recipe: ensemble and scale",
     "evaluate": "evaluate a run on its test data: metrics, evaluations, statuses",
     "doctor": "examine a run: convergence, uniqueness, gradient, use of depth",
-    "distil": "train a solver for a run's own equilibrium layer",
+    "distill": "train a solver for a run's own equilibrium layer",
     "gradients": "compare exact and inexact gradients on a run",
     "export": "write a trained model as a file for ONNX Runtime or torch.export",
     "memory": "measure the memory of a training step of a run against depth",
@@ -35,6 +35,9 @@ _TEXTS = {
 
 COMMANDS = {name: (text, f"equilibria.run.cli.{name}") for name, text in _TEXTS.items()}
 """The commands for any application: one line for --help, and the module that has `main`."""
+
+BRITISH = {"initialise": "initialize", "distil": "distill"}
+"""Other spellings of commands, which are accepted."""
 
 BEFORE_APPLICATIONS = "gradients"
 """The command after which --help lists those of applications."""
@@ -104,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[:1] == ["--quiet"]:
         words = [*words[1:], *words[:1]] if words[1:] else []
     command, *rest = words or ["--help"]
-    called = command
+    called = command = BRITISH.get(command, command)
     try:
         try:
             if any(word.startswith("--import") for word in words):

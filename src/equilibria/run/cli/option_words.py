@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-_ROOTS = "task|model|solver|eval_solver|adjoint|regulariser|correction|initialisation|optimiser"
+_ROOTS = "task|model|solver|eval_solver|adjoint|regularizer|correction|initialization|optimizer"
 _KEY = rf"(?<![\w./\\'\"-])(?:{_ROOTS}|schedule|neural|checkpoint)(?:\.[a-z_]+)+(?![\w(/])"
 _VALUE = r"(?!(?:that|what|a|another|as)\b)([\w.+-]*\w)"
 _SET = re.compile(rf"\b([Ss]et|and|or) (?P<key>{_KEY}) to {_VALUE}")

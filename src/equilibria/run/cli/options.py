@@ -120,7 +120,7 @@ def add_solver(parser: Parser) -> None:
         "--solver",
         type=str,
         metavar="NAME",
-        help=f"solve by {LEARNED}, which `equilibria distil` has learned for the run, or by "
+        help=f"solve by {LEARNED}, which `equilibria distill` has learned for the run, or by "
         f"{', '.join(SOLVERS)}, or MODULE:CLASS of one's own (default: the run's own)",
     )
 

@@ -40,12 +40,12 @@ def run(command: str, description: str | None, argv: Sequence[str], folder: str 
     arguments = _parser(command, description).parse_args(list(argv))
     check_least(arguments, budget=0, threads=1)
 
-    from equilibria.run.studies import catalogue  # what it imports takes longer than --help
+    from equilibria.run.studies import catalog  # what it imports takes longer than --help
 
     console = Output(quiet=arguments.quiet and not arguments.stale, width=WIDTH)
-    known = [name for name in catalogue.names() if name.startswith(folder)]
+    known = [name for name in catalog.names() if name.startswith(folder)]
     if not known and not all(name.endswith(".py") for name in arguments.names or [""]):
-        raise UserError(catalogue.NO_PAPERS)
+        raise UserError(catalog.NO_PAPERS)
     names = _match_names(arguments.names, known, folder)
     if arguments.own and (arguments.stale or not names):
         raise UserError("--own expects the name of a benchmark: bench solvers --own my:Aitken")

@@ -19,7 +19,7 @@ from equilibria.run.cli.output import Output, fit_table, names_table, say
 from equilibria.run.cli.parser import Stopped, UserError
 from equilibria.run.config import as_chosen
 from equilibria.run.data import DataError
-from equilibria.run.studies import catalogue
+from equilibria.run.studies import catalog
 from equilibria.run.studies.pages import Page, count_earlier, picture, render
 from equilibria.run.studies.results import LEGACY, ResultsError
 from equilibria.run.studies.runner import (
@@ -45,7 +45,7 @@ def list_studies(console: Console, command: str, names: Sequence[str], scale: Sc
     every: dict[int, float] = {}
     for name in names:
         try:
-            study = catalogue.find(name)
+            study = catalog.find(name)
             points = study.points(scale)
         except Exception as error:  # of one file, which may be in the middle of an edit
             grid.add_row(name, "–", f"cannot be run: {explain(command, error)}")
@@ -110,7 +110,7 @@ class Session:
         self._try_out()
         failed: list[str] = []
         for name, study in zip(names, studies, strict=True):
-            path = self.out / f"{catalogue.rows_of(name)}.csv"
+            path = self.out / f"{catalog.rows_of(name)}.csv"
             try:
                 outcome = execute(
                     study,
@@ -126,7 +126,7 @@ class Session:
                 page = render(study, data)
             except ResultsError as error:
                 raise UserError(str(error)) from None
-            drawing = self.out / f"{catalogue.file_of(name)}.svg"
+            drawing = self.out / f"{catalog.file_of(name)}.svg"
             if data.points["done"].any():
                 picture(page, drawing)
             self._show(page, count_earlier(data), outcome.missing, [path, drawing])
@@ -146,8 +146,8 @@ class Session:
             self.console, "study", *counted, "code changed", "stale points", right=counted
         )
         for name in names:
-            study, source = catalogue.find(name), catalogue.source_of(name)
-            path = self.out / f"{catalogue.rows_of(name)}.csv"
+            study, source = catalog.find(name), catalog.source_of(name)
+            path = self.out / f"{catalog.rows_of(name)}.csv"
             points, known = check(study, self.scale), collect(study, path, self.scale).points
             done = known[known["done"]]
             identities = [self.identity(points[n], known["_identity"][n]) for n in done.index]
@@ -165,7 +165,7 @@ class Session:
 
     def _study(self, name: str) -> Study:
         """A study, with the user's own class among its contestants."""
-        study = catalogue.find(name)
+        study = catalog.find(name)
         if self.own is None:
             return study
         if not plugins.is_path(self.own):
@@ -209,7 +209,7 @@ class Session:
                 fnmatch.fnmatch(f"{name}={value}", pattern) for name, value in point.factors.items()
             )
 
-        points = [p for name in names for p in check(catalogue.find(name), self.scale)]
+        points = [p for name in names for p in check(catalog.find(name), self.scale)]
         for pattern in self.only:
             if "=" not in pattern:
                 raise UserError(f"--only expects FACTOR=VALUE, such as seed=0; got '{pattern}'")

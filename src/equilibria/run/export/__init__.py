@@ -7,7 +7,7 @@ number of evaluations. `exportable` does that alone, for any module that holds a
 
 from equilibria.run.export.exporting import Exported, export
 from equilibria.run.export.inference import exportable
-from equilibria.run.export.judging import Judgement, find_evals, judge
+from equilibria.run.export.judging import Judgment, find_evals, judge
 from equilibria.run.export.program import ExportError
 
-__all__ = ["ExportError", "Exported", "Judgement", "export", "exportable", "find_evals", "judge"]
+__all__ = ["ExportError", "Exported", "Judgment", "export", "exportable", "find_evals", "judge"]

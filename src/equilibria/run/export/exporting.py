@@ -174,7 +174,7 @@ def export(
         if form == "whole":
             proto = graph.loop(proto, stream.one, stream.axes, lengths=len(raw) > 1)
     if weights == "int8":
-        graph.quantise(proto)
+        graph.quantize(proto)
     content = graph.finish(proto, {**facts, "opset": str(graph.OPSET)})
     return Exported(content, graph.Session(content), plain, form, graph.OPSET, stream)
 

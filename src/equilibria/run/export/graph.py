@@ -297,7 +297,7 @@ SMALLEST = 64
 LARGEST = 127
 
 
-def quantise(proto: ModelProto) -> int:
+def quantize(proto: ModelProto) -> int:
     """Store the matrices and kernels of a model as int8 with a scale for each row, in place.
 
     w = scale * q with q from -127 to 127, computed as the file is loaded or run (DequantizeLinear);
@@ -318,10 +318,10 @@ def quantise(proto: ModelProto) -> int:
         if weight.size < SMALLEST or not np.isfinite(weight).all():
             continue
         axis = min(range(min(weight.ndim, 2)), key=lambda axis: _parts(weight, axis)[2])
-        quantised, scale, _ = _parts(weight, axis)
+        quantized, scale, _ = _parts(weight, axis)
         name = tensor.name
         graph.initializer.remove(tensor)
-        graph.initializer.append(numpy_helper.from_array(quantised, f"{name}_q"))
+        graph.initializer.append(numpy_helper.from_array(quantized, f"{name}_q"))
         graph.initializer.append(numpy_helper.from_array(scale, f"{name}_s"))
         inputs = [f"{name}_q", f"{name}_s"]
         front.append(helper.make_node("DequantizeLinear", inputs, [name], axis=axis))
@@ -341,11 +341,11 @@ def _parts(weight: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray, float
     others = tuple(i for i in range(weight.ndim) if i != axis)
     scale = np.abs(weight).max(axis=others, keepdims=True) / LARGEST
     scale = np.where(scale > 0, scale, 1.0).astype(np.float32)
-    quantised = np.clip(np.rint(weight / scale), -LARGEST, LARGEST).astype(np.int8)
-    left, whole = np.square(weight - quantised * scale), np.square(weight)
+    quantized = np.clip(np.rint(weight / scale), -LARGEST, LARGEST).astype(np.int8)
+    left, whole = np.square(weight - quantized * scale), np.square(weight)
     error = 0.0
     for kept in range(min(weight.ndim, 2)):
         others = tuple(i for i in range(weight.ndim) if i != kept)
         sizes = whole.sum(axis=others)
         error += float((left.sum(axis=others)[sizes > 0] / sizes[sizes > 0]).sum())
-    return quantised, scale.reshape(-1), error
+    return quantized, scale.reshape(-1), error

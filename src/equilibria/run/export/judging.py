@@ -22,7 +22,7 @@ TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgment:
     """A file and its model on the same samples.
 
     Attributes:
@@ -77,7 +77,7 @@ def judge(
     split: str | None = None,
     batch_size: int = 500,
     samples: int | None = None,
-) -> Judgement:
+) -> Judgment:
     """Run a file, the model that was exported and that of the run on a split.
 
     Args:
@@ -113,7 +113,7 @@ def judge(
             prediction = Prediction(output, ())
             tally.add(sums_of(model, task, prediction, pair.targets, loss))
     residuals = torch.cat(found) if found else None
-    return Judgement(
+    return Judgment(
         samples=count,
         difference=difference,
         from_run=from_run,

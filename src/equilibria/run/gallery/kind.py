@@ -12,8 +12,8 @@ from torch.utils import _pytree as pytree
 
 from equilibria.nn.using import in_eval_mode
 from equilibria.run.models import EquilibriumModel, Model
-from equilibria.run.pictures import make_colours, numbers_png
-from equilibria.run.tasks.normalisation import Statistics
+from equilibria.run.pictures import make_colors, numbers_png
+from equilibria.run.tasks.normalization import Statistics
 from equilibria.solve import Status
 
 # --- settling -------------------------------------------------------------------------------------
@@ -143,12 +143,12 @@ class Hanging:
             return None
         low = min(int(after.min()) for _, after, _ in self.maps)
         high = max(int(after.max()) for _, after, _ in self.maps)
-        colours = make_colours(high - low + 1)
+        colors = make_colors(high - low + 1)
         # A palette has 256 colours: of more numbers, neighbours share one.
-        step = -(-len(colours) // 255)
+        step = -(-len(colors) // 255)
         for names, after, size in self.maps:
-            self.files[names["late"]] = numbers_png((after - low) // step, colours[::step], size)
-        return {"low": low, "high": high, "colours": [hex_of(colour) for colour in colours]}
+            self.files[names["late"]] = numbers_png((after - low) // step, colors[::step], size)
+        return {"low": low, "high": high, "colours": [hex_of(color) for color in colors]}
 
 
 def as_it_was(image: Tensor, statistics: Statistics | None) -> Tensor:
@@ -168,8 +168,8 @@ def rtol_of(model: Model) -> float:
     return (model.deq.eval_solver or model.deq.solver).finest
 
 
-def hex_of(colour: Sequence[int]) -> str:
-    return "#{:02x}{:02x}{:02x}".format(*colour)
+def hex_of(color: Sequence[int]) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*color)
 
 
 # --- kind -----------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class _Solve(TypedDict):
 
 class _Scale(TypedDict):
     low: int
-    colours: list[str]
+    colors: list[str]
 
 
 class Picture(TypedDict):

@@ -30,7 +30,7 @@ class Bar:
     """
 
     label: str
-    colour: str
+    color: str
     value: float
     figure: str
     units: str
@@ -90,12 +90,12 @@ def classes(run: Run) -> Classes | None:
             row[k] / total if total else nan
             for k, (row, total) in enumerate(zip(matrix, totals, strict=True))
         ]
-    colours: Sequence[Sequence[int]] = pick(run, "seen", "colours") or ()
+    colors: Sequence[Sequence[int]] = pick(run, "seen", "colours") or ()
     shares = dense and matrix is not None and sum(totals) > 0
     bars = [
         Bar(
             label,
-            "#{:02x}{:02x}{:02x}".format(*colours[k]) if k < len(colours) else "",
+            "#{:02x}{:02x}{:02x}".format(*colors[k]) if k < len(colors) else "",
             figures[k] if isfinite(figures[k]) else 0.0,
             percent(figures[k]),
             percent(totals[k] / sum(totals)) if shares else count(totals[k]),

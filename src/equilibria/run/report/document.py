@@ -37,7 +37,7 @@ def page(runs: Sequence[Run]) -> str:
             `gradients`: the adjoints compared on a batch, as JSON;
             `examination`: the doctor's, as JSON, its worst finding first; or `unexamined`, why
             there is none;
-            `seen`: `labels` and perhaps `colours` of the classes that the run tells apart, whose
+            `seen`: `labels` and perhaps `colors` of the classes that the run tells apart, whose
             `confusion` is in `evaluation`;
             `gallery`: test samples, as `run.gallery.hang` has them; or `unpictured`, why there
             are none;

@@ -89,7 +89,7 @@ def gallery(content: Mapping[str, Any] | None) -> Gallery | None:
     return Gallery(
         texts=texts,
         cards=[_card(picture, kind) for picture in content["pictures"]],
-        classes=[(name, colour) for name, colour in content.get("classes", ())],
+        classes=[(name, color) for name, color in content.get("classes", ())],
         scale=_label_scale(scale["low"], scale["colours"]) if scale else [],
         wide=kind.wide,
         columns=kind.columns,
@@ -115,9 +115,9 @@ def _card(picture: Mapping[str, Any], kind: GalleryKind) -> Card:
     return Card(title, notes, kind.is_wrong(picture), pictures)
 
 
-def _label_scale(low: int, colours: Sequence[str]) -> list[tuple[str, str]]:
+def _label_scale(low: int, colors: Sequence[str]) -> list[tuple[str, str]]:
     """Some numbers of a scale, its ends among them, with their colours."""
-    last = len(colours) - 1
+    last = len(colors) - 1
     steps = min(_STEPS - 1, last)
     places = sorted({round(k * last / steps) for k in range(steps + 1)}) if steps else [0]
-    return [(str(low + place), colours[place]) for place in places]
+    return [(str(low + place), colors[place]) for place in places]

@@ -29,7 +29,7 @@ class Series:
     y: Numbers = ()
     low: Numbers = ()
     high: Numbers = ()
-    colour: int | str | None = None
+    color: int | str | None = None
     style: Style = "line"
 
 

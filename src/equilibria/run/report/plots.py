@@ -23,7 +23,7 @@ from equilibria.run.report.reading import (
 )
 from equilibria.run.report.svg import Drawing, inline
 
-_STATUS_COLOUR = {
+_STATUS_COLOR = {
     "CONVERGED": "good",
     "MAX_EVALS": "warn",
     "STALLED": "serious",
@@ -60,7 +60,7 @@ def _plot(
                 drawn = {name: [of(row) for row in rows] for name, of in heights.items()}
                 series.append(replace(look, **own, **drawn))
     if len(runs) > 1:
-        series += [replace(look, colour="muted") for look, _ in marks]
+        series += [replace(look, color="muted") for look, _ in marks]
     return inline(Panel(series=series, **axes), wide=wide)
 
 
@@ -167,9 +167,9 @@ def residual(runs: Sequence[Run]) -> Drawing | None:
         trace,
         "evals",
         (Series(label="median sample"), {"y": _at("p50")}),
-        (Series(label="worst sample", style="dotted", colour=0), {"y": _at("max")}),
+        (Series(label="worst sample", style="dotted", color=0), {"y": _at("max")}),
         (
-            Series(label="10 % to 90 % of samples", style="band", colour=0),
+            Series(label="10 % to 90 % of samples", style="band", color=0),
             {"low": _at("p10"), "high": _at("p90")},
         ),
         title="Residual against evaluations",
@@ -251,7 +251,7 @@ def memory(runs: Sequence[Run]) -> Drawing | None:
         (Series(label="explicit network", style="marked"), {"y": mib("explicit")}),
     ]
     if len(runs) == 1:
-        band = Series(label="of which the solver's history", style="band", colour=0)
+        band = Series(label="of which the solver's history", style="band", color=0)
         marks.append((band, {"low": mib("deq", "history_bytes"), "high": mib("deq")}))
     return _plot(
         runs,
@@ -284,11 +284,11 @@ def status(runs: Sequence[Run]) -> Drawing | None:
                 continue
             # The stack of an epoch grows upward, and rows are counted from the top.
             base = [len(names) + 0.4 for _ in epochs]
-            for name, colour in _STATUS_COLOUR.items():
+            for name, color in _STATUS_COLOR.items():
                 of = zip(base, shares, strict=True)
                 top = [low - 0.8 * each.get(name, 0) for low, each in of]
                 if top != base:
-                    look = Series(label=name, colour=colour, style="blocks")
+                    look = Series(label=name, color=color, style="blocks")
                     series.append(replace(look, x=epochs, low=top, high=base))
                 base = top
             names.append(label if len(runs) == 1 else f"{run['name']}: {label}")

@@ -18,14 +18,14 @@ Numbers = Sequence[float]
 class Surface:
     """A height for each point of a grid: `z` has a row for each y, with a number for each x.
 
-    `colour` is an index into the palette; `label` stands in the legend, where it is not empty.
+    `color` is an index into the palette; `label` stands in the legend, where it is not empty.
     """
 
     label: str
     x: Numbers
     y: Numbers
     z: Sequence[Numbers]
-    colour: int = 0
+    color: int = 0
     alpha: float = 0.75
 
 
@@ -37,7 +37,7 @@ class Curve:
     x: Numbers
     y: Numbers
     z: Numbers
-    colour: int = 1
+    color: int = 1
     dashed: bool = False
 
 
@@ -62,7 +62,7 @@ class SurfacePlot:
     heights: tuple[float, float] = (-math.inf, math.inf)
 
 
-def draw_surfaces(axes: Any, panel: SurfacePlot, colours: Mapping[str, str]) -> bool:
+def draw_surfaces(axes: Any, panel: SurfacePlot, colors: Mapping[str, str]) -> bool:
     """Draw as `draw_panel` does, on axes with `projection="3d"`."""
     if not panel.surfaces:
         axes.text2D(0.5, 0.5, "not run", transform=axes.transAxes, ha="center")
@@ -78,8 +78,8 @@ def draw_surfaces(axes: Any, panel: SurfacePlot, colours: Mapping[str, str]) -> 
     axes.add_collection3d(
         Poly3DCollection(
             corners,
-            facecolors=[to_rgba(colours[f"series-{s.colour % 8 + 1}"], s.alpha) for _, s in tiles],
-            edgecolors=to_rgba(colours["muted"], 0.25),
+            facecolors=[to_rgba(colors[f"series-{s.color % 8 + 1}"], s.alpha) for _, s in tiles],
+            edgecolors=to_rgba(colors["muted"], 0.25),
             linewidths=0.3,
             shade=True,
             lightsource=LightSource(azdeg=225, altdeg=60),
@@ -92,7 +92,7 @@ def draw_surfaces(axes: Any, panel: SurfacePlot, colours: Mapping[str, str]) -> 
             lw=1.6 if line else 6,
             ls="--" if line and each.dashed else "-",
             alpha=1 if line else each.alpha,
-            color=colours[f"series-{each.colour % 8 + 1}"],
+            color=colors[f"series-{each.color % 8 + 1}"],
             label=each.label or None,
             zorder=10,
         )

@@ -39,15 +39,15 @@ _DASHES: dict[str, Any] = {"dashed": (0, (4, 2.5)), "dotted": (0, (1, 2))}
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def colour_of(panel: Panel, place: int) -> str:
+def color_of(panel: Panel, place: int) -> str:
     """Return the name in the style sheet of a series' colour."""
-    colour = panel.series[place].colour
-    if isinstance(colour, str):
-        return colour
-    return f"series-{(place if colour is None else colour) % 8 + 1}"
+    color = panel.series[place].color
+    if isinstance(color, str):
+        return color
+    return f"series-{(place if color is None else color) % 8 + 1}"
 
 
-def draw_panel(axes: Any, panel: Panel, colours: Mapping[str, str]) -> bool:
+def draw_panel(axes: Any, panel: Panel, colors: Mapping[str, str]) -> bool:
     """Draw all but title, name of y and legend; return whether there is any point.
 
     Args:
@@ -60,17 +60,17 @@ def draw_panel(axes: Any, panel: Panel, colours: Mapping[str, str]) -> bool:
     axes.set_xscale("log" if panel.log_x else "linear")
     axes.set_yscale("log" if panel.log_y else "linear")
     drawn = [
-        _draw(axes, panel, series, colours[colour_of(panel, place)])
+        _draw(axes, panel, series, colors[color_of(panel, place)])
         for place, series in enumerate(panel.series)
     ]
     if not any(drawn):
         axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center")
         return False
     for low, high in panel.bands:
-        axes.axhspan(low, high, color=colours["muted"], alpha=0.12, lw=0)
+        axes.axhspan(low, high, color=colors["muted"], alpha=0.12, lw=0)
     for label, height in panel.levels:
         rule = axes.axvline if panel.names_y else axes.axhline
-        rule(height, color=colours["muted"], lw=1, ls=_DASHES["dashed"])
+        rule(height, color=colors["muted"], lw=1, ls=_DASHES["dashed"])
         if not panel.names_y:
             axes.annotate(
                 label, (1, height), (0, 2), xycoords=axes.get_yaxis_transform(), ha="right",
@@ -80,7 +80,7 @@ def draw_panel(axes: Any, panel: Panel, colours: Mapping[str, str]) -> bool:
     return True
 
 
-def _draw(axes: Any, panel: Panel, series: Series, colour: str) -> bool:
+def _draw(axes: Any, panel: Panel, series: Series, color: str) -> bool:
     """Draw one series; return whether it has points."""
     style, label = series.style, series.label or None
     points = _points(panel, series.x, series.y) if series.y else []
@@ -89,32 +89,32 @@ def _draw(axes: Any, panel: Panel, series: Series, colour: str) -> bool:
     if series.x and not points and not edges:
         return False
     if style == "bars":
-        _bars(axes, panel, series, colour, points)
+        _bars(axes, panel, series, color, points)
     elif style == "blocks":
         at, low, high = zip(*edges, strict=True)
         heights = [b - a for a, b in zip(low, high, strict=True)]
-        axes.bar(at, heights, 0.82, low, color=colour, label=label)
+        axes.bar(at, heights, 0.82, low, color=color, label=label)
     elif style == "points":
         size = 24 if panel.names_y else 9
-        axes.scatter(x, y, size, color=colour, alpha=0.55, linewidths=0, label=label)
+        axes.scatter(x, y, size, color=color, alpha=0.55, linewidths=0, label=label)
     elif style == "rings":
-        axes.scatter(x, y, 24, facecolors="none", edgecolors=colour, label=label)
+        axes.scatter(x, y, 24, facecolors="none", edgecolors=color, label=label)
     elif style != "band":
         marker = "o" if len(x) == 1 or (style == "marked" and len(x) <= MAX_MARKED) else ""
-        axes.plot(x, y, color=colour, ls=_DASHES.get(style, "-"), marker=marker, label=label)
+        axes.plot(x, y, color=color, ls=_DASHES.get(style, "-"), marker=marker, label=label)
     if edges and style != "blocks":
         label = label if style == "band" else None
-        axes.fill_between(*zip(*edges, strict=True), color=colour, alpha=0.18, lw=0, label=label)
+        axes.fill_between(*zip(*edges, strict=True), color=color, alpha=0.18, lw=0, label=label)
     return bool(points or edges)
 
 
-def _bars(axes: Any, panel: Panel, series: Series, colour: str, points: Sequence[Any]) -> None:
+def _bars(axes: Any, panel: Panel, series: Series, color: str, points: Sequence[Any]) -> None:
     """Draw the bars of a series next to those of the others."""
     others = [each for each in panel.series if each.style == "bars"]
     width = 0.8 / len(others)
     shift = (others.index(series) - (len(others) - 1) / 2) * width
     x, y = zip(*((at + shift, height) for at, height in points), strict=True)
-    drawn = axes.bar(x, y, 0.92 * width, color=colour, label=series.label or None)
+    drawn = axes.bar(x, y, 0.92 * width, color=color, label=series.label or None)
     axes.bar_label(drawn, fmt="%.3g", size="x-small", padding=1)
 
 
@@ -208,13 +208,13 @@ _FIXED = _LIGHT | {"ink": "#767676", "muted": "#767676", "grid": "#76767650"}
 _STAND_IN = {name: f"#{place:02x}e1d5" for place, name in enumerate(_LIGHT)}
 
 
-def _style(colours: Mapping[str, str], salt: str) -> AbstractContextManager[None]:
+def _style(colors: Mapping[str, str], salt: str) -> AbstractContextManager[None]:
     """Matplotlib's settings; identifiers within the SVG depend on `salt`."""
     parts = {
         "muted": ("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"),
         "grid": ("axes.edgecolor", "grid.color", "xtick.color", "ytick.color"),
     }
-    rules: Any = {part: colours[name] for name, several in parts.items() for part in several}
+    rules: Any = {part: colors[name] for name, several in parts.items() for part in several}
     return mpl.rc_context(rules | {"svg.hashsalt": salt}, _RULES)
 
 
@@ -284,7 +284,7 @@ def inline(panel: Panel, *, wide: bool = False) -> Drawing | None:
     legend: dict[str, tuple[str, str, str]] = {}
     for place, each in enumerate(panel.series):
         if each.label in drawn:
-            legend.setdefault(each.label, (each.label, colour_of(panel, place), each.style))
+            legend.setdefault(each.label, (each.label, color_of(panel, place), each.style))
     return Drawing(panel.title, svg, list(legend.values()), wide)
 
 

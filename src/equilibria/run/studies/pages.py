@@ -11,7 +11,7 @@ from equilibria import files
 from equilibria.run.report import svg
 from equilibria.run.report.panel import Panel
 from equilibria.run.report.surfaces import SurfacePlot
-from equilibria.run.studies import catalogue
+from equilibria.run.studies import catalog
 from equilibria.run.studies.identity import GENERATION
 from equilibria.run.studies.results import LEGACY, Data, Frame
 from equilibria.run.studies.runner import collect
@@ -67,8 +67,8 @@ def markdown(
         link: folder of the pictures, seen from the page; empty for no picture.
         scale: size of the recipes.
     """
-    study, file = catalogue.find(name), catalogue.file_of(name)
-    data = collect(study, folder / f"{catalogue.rows_of(name)}.csv", scale)
+    study, file = catalog.find(name), catalog.file_of(name)
+    data = collect(study, folder / f"{catalog.rows_of(name)}.csv", scale)
     head = f"{'#' * level} {study.title}\n\n"
     done = data.points[data.points["done"]]
     if done.empty:
@@ -92,8 +92,8 @@ def tables_only(name: str, folder: Path, titles: Sequence[str]) -> str:
         folder: of the results.
         titles: of the tables.
     """
-    study = catalogue.find(name)
-    data = collect(study, folder / f"{catalogue.rows_of(name)}.csv")
+    study = catalog.find(name)
+    data = collect(study, folder / f"{catalog.rows_of(name)}.csv")
     if not data.points["done"].any():
         return f"`equilibria reproduce {name}`: not run.\n"
     grids = {each.title: each for each in render(study, data).grids}
@@ -105,7 +105,7 @@ def tables_only(name: str, folder: Path, titles: Sequence[str]) -> str:
 
 def list_studies() -> str:
     """Return a table of all studies in Markdown."""
-    studies = [(name, catalogue.find(name)) for name in catalogue.names()]
+    studies = [(name, catalog.find(name)) for name in catalog.names()]
     rows = [[f"`{name}`", each.paper, each.item, each.description] for name, each in studies]
     return fold(Grid(title="", columns=["study", "paper", "item", "what it shows"], rows=rows))
 

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-from equilibria.run.studies import catalogue
+from equilibria.run.studies import catalog
 from equilibria.run.studies.identity import GENERATION
 from equilibria.run.studies.results import CHANGED, LEGACY, SOURCE, Frame, git
 
@@ -37,7 +37,7 @@ def below(source: Path) -> list[Path]:
 
 def _roots() -> dict[str, Path]:
     """Folders of the package and of the papers, by the names that imports have for them."""
-    papers = catalogue.papers()
+    papers = catalog.papers()
     return {SOURCE.name: SOURCE, **({} if papers is None else {papers.name: papers})}
 
 

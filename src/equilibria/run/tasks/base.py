@@ -258,7 +258,7 @@ class SampleTask(Task):
         return Batch(None, targets).samples
 
 
-class LabelledTask(SampleTask):
+class LabeledTask(SampleTask):
     """Samples with a class each, trained with cross-entropy.
 
     Attributes:
@@ -323,7 +323,7 @@ class TaskConfig(abc.ABC):
             run: folder of the run, which holds what `Task.save` has written.
 
         Returns:
-            `labels`, their names in the order of their numbers; and `colours`, red, green and blue
+            `labels`, their names in the order of their numbers; and `colors`, red, green and blue
             of each, empty where they have none.
 
         Raises:

@@ -196,7 +196,7 @@ def sweep(
         starts=tuple(rows),
         replaced=sweeper.replaced,
         impossible=impossible,
-        normalisations=_normalisations(layer.cell),
+        normalizations=_normalizations(layer.cell),
         theory=str(theory.cell) if theory.cell else "",
         reason=theory.reason,
         input_mean=theory.input_mean,
@@ -315,7 +315,7 @@ def _radii(settled: Settled) -> Tensor:
     return radii if len(radii) else _NONE
 
 
-def _normalisations(cell: Callable[..., Any]) -> tuple[str, ...]:
+def _normalizations(cell: Callable[..., Any]) -> tuple[str, ...]:
     """Kinds of the modules in a cell that normalise what flows through it."""
     owner = module_of(cell)
     kinds = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)

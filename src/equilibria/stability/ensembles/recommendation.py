@@ -220,7 +220,7 @@ class Recommendation:
     @property
     def options(self) -> str:
         """The options of `equilibria train` that choose it."""
-        return f"--initialisation.ensemble {self.ensemble} --initialisation.scale {self.scale:g}"
+        return f"--initialization.ensemble {self.ensemble} --initialization.scale {self.scale:g}"
 
     def __str__(self) -> str:
         if not self.workable:
@@ -282,8 +282,8 @@ def _suggest_remedies(found: Sweep) -> str:
         f"Try smaller --scales, a --solver.max_evals above {found.max_evals} or a --solver.rtol "
         f"above {found.rtol:g}"
     )
-    if found.normalisations:
-        kinds = " and ".join(found.normalisations)
+    if found.normalizations:
+        kinds = " and ".join(found.normalizations)
         said += (
             f". {kinds} in the cell undoes the scale of the weights: if no scale helps, begin with "
             "a shallow network (pretrain: {name: ShallowStart})"
@@ -305,7 +305,7 @@ def _describe_radius(found: Sweep, best: Start) -> str:
     radii = [start.largest for start in found.of(best.ensemble) if start.workable]
     if any(radius < low for radius in radii) and any(radius > high for radius in radii):
         said += (
-            f" --initialisation.ensemble {best.ensemble} --initialisation.radius {MIDDLE:.1f} "
+            f" --initialization.ensemble {best.ensemble} --initialization.radius {MIDDLE:.1f} "
             "finds a scale between those that were tried."
         )
     return said

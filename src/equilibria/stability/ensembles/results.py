@@ -145,7 +145,7 @@ class Sweep:
     starts: tuple[Start, ...]
     replaced: Mapping[Ensemble, int]
     impossible: Mapping[Ensemble, str] = field(default_factory=dict)
-    normalisations: tuple[str, ...] = ()
+    normalizations: tuple[str, ...] = ()
     theory: str = ""
     reason: str = ""
     input_mean: float = math.nan

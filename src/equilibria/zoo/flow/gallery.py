@@ -14,7 +14,7 @@ from equilibria.solve import Status
 from equilibria.words import plural
 from equilibria.zoo.flow.model import DEQFlow
 from equilibria.zoo.flow.task import FlowTask
-from equilibria.zoo.io.colours import Lengths, change_colours, flow_colours
+from equilibria.zoo.io.colors import Lengths, change_colors, flow_colors
 
 _PAIRS = 4
 """Pairs that are shown."""
@@ -59,7 +59,7 @@ def _hang(task: FlowTask, model: Model, most: int) -> tuple[Hanging, dict[str, A
             status = Status(int(solution.status[0]))
             settled = Settling(after=None, evals=int(solution.stats.evals[0]), status=status)
             moves = model.moves(solution.value, batch.inputs)[0]
-            maps["moves"] = _png(change_colours(moves.numpy()), size)
+            maps["moves"] = _png(change_colors(moves.numpy()), size)
         first, second = (_png(each[0].round().byte().numpy(), size) for each in batch.inputs)
         hanging.add(
             {
@@ -71,9 +71,9 @@ def _hang(task: FlowTask, model: Model, most: int) -> tuple[Hanging, dict[str, A
             size,
             image=first,
             second=second,
-            truth=_png(flow_colours(flow.numpy(), scale, valid.numpy()), size),
-            told=_png(flow_colours(told.numpy(), scale), size),
-            error=_png(change_colours(torch.where(valid, error, 0.0).numpy()), size),
+            truth=_png(flow_colors(flow.numpy(), scale, valid.numpy()), size),
+            told=_png(flow_colors(told.numpy(), scale), size),
+            error=_png(change_colors(torch.where(valid, error, 0.0).numpy()), size),
             **maps,
         )
     return hanging, {"count": total, "seen": count, "pixels": scale}

@@ -122,10 +122,10 @@ def _draw_box(numbers: Tensor, smallest: float, height: int, width: int) -> Box:
 # A picture with 8 bits a channel and nothing transparent, upright; others are refused by name.
 
 
-_GREY = ("1", "L", "LA", "La")
+_GRAY = ("1", "L", "LA", "La")
 
 
-def read(path: Path, *, grey: str | None = None) -> Tensor:
+def read(path: Path, *, gray: str | None = None) -> Tensor:
     """Read a picture whose values mean what a viewer shows.
 
     It is turned upright. A palette, CMYK and the like become RGB; an alpha channel that is opaque
@@ -152,9 +152,9 @@ def read(path: Path, *, grey: str | None = None) -> Tensor:
             f"{path} has more than 8 bits a channel: convert it, for example with ImageMagick: "
             "magick FILE -depth 8 PNG24:FILE.png"
         )
-    if grey and mode in _GREY:
+    if gray and mode in _GRAY:
         raise DataError(
-            f"{path} is {grey}: convert it to RGB, for example with ImageMagick: magick FILE "
+            f"{path} is {gray}: convert it to RGB, for example with ImageMagick: magick FILE "
             "-depth 8 PNG24:FILE.png"
         )
     with decode.refuse_damage(path):
@@ -168,7 +168,7 @@ def read(path: Path, *, grey: str | None = None) -> Tensor:
                     "its alpha channel, for example with ImageMagick: magick FILE -background "
                     "black -alpha remove PNG24:FILE.png"
                 )
-        found = np.array(image.convert("L" if mode in _GREY else "RGB"))
+        found = np.array(image.convert("L" if mode in _GRAY else "RGB"))
     pixels = found.reshape(*found.shape[:2], -1).transpose(2, 0, 1)
     return torch.from_numpy(np.ascontiguousarray(pixels))
 

@@ -85,7 +85,7 @@ class Remote:
     files: tuple[str, ...] = ()
     addresses: tuple[str, ...] = ()
     checksums: Mapping[str, str] = field(default_factory=dict)
-    licence: str
+    license: str
     size: str = ""
     inside: tuple[str, ...] = (".",)
     largest: int = LARGEST
@@ -285,7 +285,7 @@ class Files:
             if there or form.addresses or form is remote
         ]
         advice = self.entry.how_to_get or (
-            f"Allow the download ({remote.size}; licence: {remote.licence}), or fetch "
+            f"Allow the download ({remote.size}; licence: {remote.license}), or fetch "
             f"{remote.address} and name its folder with --data-dir or EQUILIBRIA_DATA"
         )
         where = ", ".join(map(str, places))

@@ -33,7 +33,7 @@ MOST = 1 << 27
 _BLOCK = 1 << 20
 
 _BITS = {"PCM_S8": 8, "PCM_U8": 8, "PCM_16": 16, "PCM_24": 24, "PCM_32": 32, "DOUBLE": 64}
-_CANCELLED = 1e-3  # mean over channel: from here on two channels are taken for inverted copies
+_CANCELED = 1e-3  # mean over channel: from here on two channels are taken for inverted copies
 
 _UNKNOWN_SIZE = 0x7FFF_0000
 """Sizes from here on are those that programs write which do not know the size."""
@@ -77,7 +77,7 @@ def decode(
             )
         return torch.from_numpy(samples[:, channel - 1].astype(np.float32)), rate
     mean = samples.mean(1)
-    if np.abs(mean).max() < _CANCELLED * np.abs(samples).max():
+    if np.abs(mean).max() < _CANCELED * np.abs(samples).max():
         raise DataError(
             f"the {count} channels of {name} cancel each other in their mean: choose one with "
             "--task.channel 1"

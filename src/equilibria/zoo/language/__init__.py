@@ -21,7 +21,7 @@ APPLICATION = Application(
         },
     },
     tasks={
-        "language_modelling": ".task.language:LanguageModelling",
+        "language_modeling": ".task.language:LanguageModeling",
     },
     commands={
         "generate": ("continue a prompt with a trained language model", ".commands.generate"),

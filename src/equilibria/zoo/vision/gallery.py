@@ -163,10 +163,10 @@ def _hang_masks(
             measure_settling(model, inputs, rtol_of(model)),
             size,
             image=image_png(as_it_was(inputs[0], task.statistics), size),
-            truth=numbers_png(mask, task.colours, size),
-            told=numbers_png(told, task.colours, size),
+            truth=numbers_png(mask, task.colors, size),
+            told=numbers_png(told, task.colors, size),
         )
-    classes = [[task.labels[k], hex_of(task.colours[k])] for k in sorted(shown)]
+    classes = [[task.labels[k], hex_of(task.colors[k])] for k in sorted(shown)]
     return hanging, {"count": len(images), "seen": count, "classes": classes}
 
 

@@ -152,7 +152,7 @@ def best_classes(logits: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def mask_png(
-    mask: np.ndarray, colours: Sequence[Sequence[int]], values: Sequence[int] = ()
+    mask: np.ndarray, colors: Sequence[Sequence[int]], values: Sequence[int] = ()
 ) -> bytes:
     """Return a mask as a PNG whose palette has the colours of classes.
 
@@ -163,21 +163,21 @@ def mask_png(
     """
     from PIL import Image
 
-    values = values or range(len(colours))
+    values = values or range(len(colors))
     table = np.zeros(256, np.uint8)
     table[: len(values)] = values
     palette = np.zeros((max(values) + 1, 3), np.uint8)
-    palette[list(values)] = colours
+    palette[list(values)] = colors
     found = Image.fromarray(table[mask])
     found.putpalette(palette.tobytes())
     return _png(found)
 
 
-def overlay_png(image: np.ndarray, mask: np.ndarray, colours: Sequence[Sequence[int]]) -> bytes:
+def overlay_png(image: np.ndarray, mask: np.ndarray, colors: Sequence[Sequence[int]]) -> bytes:
     """Return an image, uint8 (3, height, width), under the colours of its mask, as PNG."""
     from PIL import Image
 
-    table = np.array(colours, np.float32)
+    table = np.array(colors, np.float32)
     mixed = (1 - OPACITY) * image.transpose(1, 2, 0) + OPACITY * table[mask]
     return _png(Image.fromarray(mixed.round().astype(np.uint8)))
 
@@ -382,11 +382,11 @@ def _describe_mask(
             return row
     mask = best_classes(masks_of(output).float(), image.size).numpy()
     name = journal.name_of(str(image.path))
-    journal.draw("masks", name, mask_png(mask, seen.colours, seen.values))
+    journal.draw("masks", name, mask_png(mask, seen.colors, seen.values))
     row["mask"] = f"masks/{name}"
     if options.overlays:
         whole = decode.pixels(decode.read_image(image.path), image.path, "RGB", None)
-        journal.draw("overlays", name, overlay_png(whole, mask, seen.colours))
+        journal.draw("overlays", name, overlay_png(whole, mask, seen.colors))
         row["overlay"] = f"overlays/{name}"
     counts = torch.bincount(torch.from_numpy(mask).flatten().long(), minlength=len(seen.labels))
     shares = (counts / mask.size).tolist()

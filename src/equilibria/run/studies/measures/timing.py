@@ -46,17 +46,17 @@ def steps(trainers: Mapping[str, Trainer]) -> dict[str, dict[str, float | None]]
     shares: dict[str, float] = {}
     calls: dict[str, Callable[[], object]] = {}
     for name, trainer in trainers.items():
-        penalty = trainer.recipe.regulariser
+        penalty = trainer.recipe.regularizer
         shares[name] = penalty.at(trainer.step, trainer.steps)[1] if penalty else 0.0
-        calls[f"{name} plain"] = partial(trainer.train_step, penalised=False)
+        calls[f"{name} plain"] = partial(trainer.train_step, penalized=False)
         if shares[name]:
-            calls[f"{name} penalised"] = partial(trainer.train_step, penalised=True)
+            calls[f"{name} penalised"] = partial(trainer.train_step, penalized=True)
     taken = milliseconds(calls)
     found: dict[str, dict[str, float | None]] = {}
     for name, p in shares.items():
-        plain, penalised = taken[f"{name} plain"], taken.get(f"{name} penalised")
-        step = (1 - p) * plain + p * (penalised or 0.0)
-        found[name] = {"plain": plain, "penalised": penalised, "step": step}
+        plain, penalized = taken[f"{name} plain"], taken.get(f"{name} penalised")
+        step = (1 - p) * plain + p * (penalized or 0.0)
+        found[name] = {"plain": plain, "penalised": penalized, "step": step}
     return found
 
 

@@ -60,7 +60,7 @@ class Lines(Marks):
     band: bool = False
     scale: float = 1
     style: Style | Mapping[Any, Style] = "line"
-    colours: Mapping[Any, int] | int | None = None
+    colors: Mapping[Any, int] | int | None = None
 
     def __call__(self, data: Data) -> list[Series]:
         """Return the lines."""
@@ -74,11 +74,11 @@ class Lines(Marks):
             groups = frame.groupby(list(self.by), sort=False) if self.by else [((), frame)]
             for number, (key, group) in enumerate(groups):
                 level = key[-1] if key else column
-                colour = place if not self.by else number if len(columns) == 1 else None
-                found.append(self._line(group, column, key, level, colour))
+                color = place if not self.by else number if len(columns) == 1 else None
+                found.append(self._line(group, column, key, level, color))
         return found
 
-    def _line(self, rows: Frame, column: str, key: Any, level: Any, colour: int | None) -> Series:
+    def _line(self, rows: Frame, column: str, key: Any, level: Any, color: int | None) -> Series:
         low: list[Any] = []
         high: list[Any] = []
         if self.merge is None:
@@ -93,14 +93,14 @@ class Lines(Marks):
             elif self.band and groups.size().max() > 1:
                 low = (self.scale * groups[column].min()).tolist()
                 high = (self.scale * groups[column].max()).tolist()
-        if isinstance(self.colours, Mapping):
-            colour = self.colours.get(level, colour)
-        elif self.colours is not None:
-            colour = self.colours
+        if isinstance(self.colors, Mapping):
+            color = self.colors.get(level, color)
+        elif self.colors is not None:
+            color = self.colors
         style = self.style.get(level, "line") if isinstance(self.style, Mapping) else self.style
         return Series(
             label=self._label(key, level, column),
-            x=x, y=y, low=low, high=high, colour=colour, style=style,
+            x=x, y=y, low=low, high=high, color=color, style=style,
         )  # fmt: skip
 
     def _label(self, key: Any, level: Any, column: str) -> str:
@@ -162,7 +162,7 @@ def curve(
     y: Callable[[float], float | None],
     x: Callable[[float], float | None] | None = None,
     *,
-    colour: int = 7,
+    color: int = 7,
     style: Style = "dashed",
 ) -> Callable[[Data], list[Series]]:
     """A function, such as a prediction, drawn alongside measurements, and only if there are any.
@@ -181,7 +181,7 @@ def curve(
             return []
         places = at if x is None else [x(each) for each in at]
         heights = [y(each) for each in at]
-        return [Series(label=label, x=places, y=heights, colour=colour, style=style)]
+        return [Series(label=label, x=places, y=heights, color=color, style=style)]
 
     return mark
 

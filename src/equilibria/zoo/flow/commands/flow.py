@@ -55,7 +55,7 @@ from equilibria.zoo.flow.predict.frames import draw_all, draw_one
 from equilibria.zoo.flow.predict.network import FlowNetwork, Wanted, load
 from equilibria.zoo.flow.predict.submission import BENCHMARKS
 from equilibria.zoo.io import video
-from equilibria.zoo.io.colours import change_colours, colour_png
+from equilibria.zoo.io.colors import change_colors, color_png
 from equilibria.zoo.io.rows import Journal, journal
 
 LESS_MEMORY = "try --correlation on-demand, or smaller images"
@@ -259,12 +259,12 @@ def _two(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Outp
     out.parent.mkdir(parents=True, exist_ok=True)
     write_flow(out, flow)
     scale = draw_one(beside["colours"], found.flow.numpy(), arguments.scale)
-    files.write_bytes(beside["convergence"], colour_png(change_colours(found.change.numpy())))
+    files.write_bytes(beside["convergence"], color_png(change_colors(found.change.numpy())))
     row |= {"flow": out.name, "scale": scale, **({"cut_to_512": cut} if cut else {})}
     files.write_json(beside["row"], {**network.about, **row})
     _say(console, describe_row(row, pair.name))
-    colours, convergence, figures = (path.name for path in beside.values())
-    console.finish(f"Written to {out}, and beside it {colours}, {convergence} and {figures}", out)
+    colors, convergence, figures = (path.name for path in beside.values())
+    console.finish(f"Written to {out}, and beside it {colors}, {convergence} and {figures}", out)
     return DONE
 
 

@@ -17,7 +17,7 @@ _AMPLITUDE = 0.32
 """By how much the m-th harmonic changes the radius, at most, times 2 / m and in each of sine and
 cosine. All together take away less than half of it."""
 
-_GREY = 110
+_GRAY = 110
 """The brightness that another contrast leaves as it is, of 255."""
 
 CANDIDATES = 6
@@ -78,7 +78,7 @@ class Scenes:
     there: np.ndarray
     photograph: np.ndarray
     texture: np.ndarray
-    colour: np.ndarray
+    color: np.ndarray
     local: np.ndarray
     outline: np.ndarray
     forward: np.ndarray
@@ -109,9 +109,9 @@ class Surface:
     def of(cls, photograph: np.ndarray) -> Surface:
         """Measure a photograph, uint8, ``(3, height, width)``."""
         height, width = photograph.shape[1:]
-        grey = photograph.sum(0, dtype=np.int64)  # three times the level
-        grey = np.pad(grey, ((0, -height % _CELL + 1), (0, -width % _CELL + 1)), mode="edge")
-        change = abs(np.diff(grey, axis=0))[:, :-1] + abs(np.diff(grey, axis=1))[:-1]
+        gray = photograph.sum(0, dtype=np.int64)  # three times the level
+        gray = np.pad(gray, ((0, -height % _CELL + 1), (0, -width % _CELL + 1)), mode="edge")
+        change = abs(np.diff(gray, axis=0))[:, :-1] + abs(np.diff(gray, axis=1))[:-1]
         rows, columns = (length // _CELL for length in change.shape)
         cells = change.reshape(rows, _CELL, columns, _CELL).sum((1, 3))
         return cls((height, width), np.pad(cells.cumsum(0).cumsum(1), ((1, 0), (1, 0))))
@@ -241,13 +241,13 @@ def draw(
     linear[..., 0, :] *= np.where(next(numbers) < 0.5, -1.0, 1.0)[..., None]
     texture = _about(linear, middle, there)
 
-    colour = _draw_colour(numbers)
+    color = _draw_color(numbers)
     assert next(numbers, None) is None  # `_NUMBERS` is how many there are
     return Scenes(
         there=np.arange(1 + most) <= count[:, None],
         photograph=photograph,
         texture=texture,
-        colour=colour,
+        color=color,
         local=local,
         outline=outline,
         forward=forward,
@@ -255,13 +255,13 @@ def draw(
     )
 
 
-def _draw_colour(numbers: Iterator[np.ndarray]) -> np.ndarray:
-    """Contrast about a middle grey, brightness, and a tint, as `Scenes.colour`."""
+def _draw_color(numbers: Iterator[np.ndarray]) -> np.ndarray:
+    """Contrast about a middle grey, brightness, and a tint, as `Scenes.color`."""
     contrast = np.exp(0.3 * (2 * next(numbers) - 1))
     brightness = 30 * (2 * next(numbers) - 1)
     tint = np.stack([np.exp(0.2 * (2 * next(numbers) - 1)) for _ in range(3)], -1)
     gain = contrast[..., None] * tint
-    added = (_GREY + brightness - _GREY * contrast)[..., None] * tint
+    added = (_GRAY + brightness - _GRAY * contrast)[..., None] * tint
     return np.stack([gain, added], 2)
 
 

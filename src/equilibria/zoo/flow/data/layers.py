@@ -184,7 +184,7 @@ LAYERS = Entry(
         Remote(
             files=(),
             addresses=("scikit-learn, sklearn.datasets.load_sample_images",),
-            licence="CC BY 2.0",
+            license="CC BY 2.0",
         ),
     ),
 )

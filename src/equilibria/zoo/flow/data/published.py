@@ -111,7 +111,7 @@ CHAIRS = Entry(
     remotes=(
         Remote(
             files=("data/",),
-            licence="research; cite Dosovitskiy et al. 2015",
+            license="research; cite Dosovitskiy et al. 2015",
             inside=("FlyingChairs_release", "flyingchairs_release", "chairs"),
         ),
     ),
@@ -190,7 +190,7 @@ THINGS = Entry(
     remotes=(
         Remote(
             files=("optical_flow/TRAIN/", "optical_flow/TEST/"),
-            licence="research, not commercial; cite Mayer et al. 2016",
+            license="research, not commercial; cite Mayer et al. 2016",
             inside=("things", "FlyingThings3D", "."),
         ),
     ),
@@ -283,7 +283,7 @@ def _read_sample(listed: Path) -> list[tuple[Names, str]]:
     return found
 
 
-_LICENCE = "CC BY 3.0 for the film, (c) Blender Foundation; cite Butler et al. 2012"
+_LICENSE = "CC BY 3.0 for the film, (c) Blender Foundation; cite Butler et al. 2012"
 
 SINTEL = Entry(
     name="sintel",
@@ -292,10 +292,10 @@ SINTEL = Entry(
     remotes=(
         Remote(
             files=("training/flow/",),
-            licence=_LICENCE,
+            license=_LICENSE,
             inside=("sintel", "Sintel", "MPI-Sintel-complete", "MPI-Sintel", "."),
         ),
-        Remote(files=("pairs.json",), licence=_LICENCE, inside=("sintel_flow",), copy="sample"),
+        Remote(files=("pairs.json",), license=_LICENSE, inside=("sintel_flow",), copy="sample"),
     ),
     how_to_get=(
         "Get MPI-Sintel-complete.zip (5.3 GB) from http://sintel.is.tue.mpg.de/downloads, unpack "
@@ -337,7 +337,7 @@ KITTI = Entry(
     remotes=(
         Remote(
             files=("training/flow_occ/", "training/image_2/"),
-            licence="CC BY-NC-SA 3.0; cite Menze and Geiger 2015",
+            license="CC BY-NC-SA 3.0; cite Menze and Geiger 2015",
             inside=("kitti", "KITTI", "data_scene_flow", "."),
         ),
     ),
@@ -385,7 +385,7 @@ HD1K = Entry(
     remotes=(
         Remote(
             files=("hd1k_flow_gt/flow_occ/", "hd1k_input/image_2/"),
-            licence="research; cite Kondermann et al. 2016",
+            license="research; cite Kondermann et al. 2016",
             inside=("hd1k", "HD1K", "."),
         ),
     ),

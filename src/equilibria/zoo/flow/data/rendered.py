@@ -180,7 +180,7 @@ def _paint(scenes: Scenes, cover: Tensor, photographs: Sequence[Tensor]) -> Tens
     image = torch.zeros(3, count * pixels)
     texture = np.stack([_in_frame(scenes.texture, scenes.backward, frame) for frame in range(2)])
     texture = _float(texture).reshape(-1, 6)
-    colour = _float(scenes.colour).reshape(-1, 6).repeat(2, 1)
+    color = _float(scenes.color).reshape(-1, 6).repeat(2, 1)
     scene = torch.arange(count).repeat_interleave(layers)
     shown = torch.from_numpy(np.where(scenes.there, scenes.photograph, -1)).flatten().repeat(2)
     x, y = (each.expand(height, width).flatten() for each in _grid((height, width)))
@@ -203,7 +203,7 @@ def _paint(scenes: Scenes, cover: Tensor, photographs: Sequence[Tensor]) -> Tens
             padding_mode="reflection",
             align_corners=True,
         )[0, :, 0]
-        gains = colour[mine][row].T.contiguous()
+        gains = color[mine][row].T.contiguous()
         found = (found * gains[:3] + gains[3:]).clamp_(0, 255) * shares[row, within]
         target = scene[mine][row] * pixels + within
         image.scatter_add_(1, target.expand(3, -1), found)

@@ -19,7 +19,7 @@ from equilibria.solve import Status
 from equilibria.zoo.flow.data import FlowField, write_flow
 from equilibria.zoo.flow.predict.frames import FramePair
 from equilibria.zoo.flow.predict.network import Estimate, FlowNetwork
-from equilibria.zoo.io.colours import change_colours, colour_png
+from equilibria.zoo.io.colors import change_colors, color_png
 from equilibria.zoo.io.rows import Journal, JournalLayout
 
 # --- deadline -------------------------------------------------------------------------------------
@@ -401,7 +401,7 @@ def _write_pair(
     if options.maps:
         chart = Path("convergence", f"{pair.name}.png")
         (folder / chart).parent.mkdir(parents=True, exist_ok=True)
-        content = colour_png(change_colours(found.change.numpy()))
+        content = color_png(change_colors(found.change.numpy()))
         files.write(folder / chart, lambda file: file.write(content), flush=False)
         row["convergence"] = chart.as_posix()
     return row

@@ -13,14 +13,14 @@ from torch import Tensor
 from equilibria import files
 from equilibria.zoo.flow.data import read_flow
 from equilibria.zoo.io import image_files, video
-from equilibria.zoo.io.colours import Lengths, colour_png, flow_colours, legend
+from equilibria.zoo.io.colors import Lengths, color_png, flow_colors, legend
 from equilibria.zoo.io.naming import natural_key
 from equilibria.zoo.io.rows import Journal
 
 LEGEND = "legend"
 """What the picture of the colours' scale is called, beside those of frames."""
 
-_GREY = "grey, and the network was trained on colour"
+_GRAY = "grey, and the network was trained on colour"
 
 
 class FramesError(ValueError):
@@ -178,7 +178,7 @@ def read_frame(path: Path) -> Tensor:
         DataError: the file cannot be read, is no image or damaged; it is grey, has more than 8 bits
             a channel, or is transparent somewhere. The message names it and says what to do.
     """
-    return image_files.read(path, grey=_GREY)
+    return image_files.read(path, gray=_GRAY)
 
 
 # --- pictures -------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def draw_one(path: Path, flow: np.ndarray, scale: float | None = None) -> float:
         scale: in pixels; None for the 99th percentile of its lengths.
     """
     scale = _find_scale([flow]) if scale is None else scale
-    files.write_bytes(path, colour_png(flow_colours(flow, scale)))
+    files.write_bytes(path, color_png(flow_colors(flow, scale)))
     return scale
 
 
@@ -230,11 +230,11 @@ def draw_all(
     def pictures() -> Iterator[np.ndarray]:
         for path in found:
             field = read_flow(journal.folder / path)
-            colours = flow_colours(field.flow.numpy(), scale, field.valid.numpy())
-            content = colour_png(colours)
+            colors = flow_colors(field.flow.numpy(), scale, field.valid.numpy())
+            content = color_png(colors)
             target = folder / f"{path.stem}.png"
             files.write(target, lambda file, content=content: file.write(content), flush=False)
-            yield colours
+            yield colors
 
     shown = 0
     if film is not None and found:
@@ -242,7 +242,7 @@ def draw_all(
     else:
         for _ in pictures():
             pass
-    files.write_bytes(folder / f"{LEGEND}.png", colour_png(legend(scale)))
+    files.write_bytes(folder / f"{LEGEND}.png", color_png(legend(scale)))
     return scale, len(found), shown
 
 

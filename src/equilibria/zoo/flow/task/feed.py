@@ -131,10 +131,10 @@ def scatter(flow: Tensor, valid: Tensor, placing: Placing) -> tuple[Tensor, Tens
 # Colours of pairs of images, changed at random, and rectangles that cover a part of one.
 
 
-_GREY = (0.299, 0.587, 0.114)  # Rec. 601: the weights of red, green and blue
+_GRAY = (0.299, 0.587, 0.114)  # Rec. 601: the weights of red, green and blue
 
 
-def recolour(
+def recolor(
     first: Tensor, second: Tensor, one: Tensor, other: Tensor, apart: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return pairs of images with other brightness, contrast, saturation and hue, in this order.
@@ -152,12 +152,12 @@ def recolour(
     images, numbers = torch.cat([first, second]), torch.cat([one, other])
     brightness, contrast, saturation, hue = numbers[:, :, None, None, None].unbind(1)
     images = (images * brightness).clamp(0.0, 255.0)
-    own = _grey(images).mean((1, 2, 3), keepdim=True)
+    own = _gray(images).mean((1, 2, 3), keepdim=True)
     both = own.unflatten(0, (2, -1)).mean(0).repeat(2, 1, 1, 1)
     mean = torch.where(apart.repeat(2)[:, None, None, None], own, both)
     images = (mean + contrast * (images - mean)).clamp(0.0, 255.0)
-    grey = _grey(images)
-    images = (grey + saturation * (images - grey)).clamp(0.0, 255.0)
+    gray = _gray(images)
+    images = (gray + saturation * (images - gray)).clamp(0.0, 255.0)
     if bool((hue != 0).any()):
         images = turn_hues(images, hue[:, 0])
     one_half, other_half = images.chunk(2)
@@ -208,8 +208,8 @@ def cover(images: Tensor, corners: Tensor, sides: Tensor, there: Tensor) -> Tens
     return torch.where(covered[:, None], images.mean((2, 3), keepdim=True), images)
 
 
-def _grey(images: Tensor) -> Tensor:
-    weights = torch.tensor(_GREY, dtype=images.dtype)
+def _gray(images: Tensor) -> Tensor:
+    weights = torch.tensor(_GRAY, dtype=images.dtype)
     return torch.einsum("nchw,c->nhw", images, weights)[:, None]
 
 
@@ -255,7 +255,7 @@ class View:
     stretch: float = 1.0
     flip: float = 0.0
     flip_down: float = 0.0
-    colour: float = 0.0
+    color: float = 0.0
     hue: float = 0.0
     asymmetric: float = 0.0
     erase: float = 0.0
@@ -272,7 +272,7 @@ def view_pair(pair: Pair, view: View, drawn: Tensor) -> Pair:
         drawn: `DRAWS` numbers in [0, 1) for each pair that decide it, (batch, DRAWS).
     """
     height, width = pair.valid.shape[1:]
-    space, colour, cover = drawn.split([9, 9, 10], 1)
+    space, color, cover = drawn.split([9, 9, 10], 1)
     placing = _place(height, width, view, space)
     first, second = pair.first.float(), pair.second.float()
     flow, valid = pair.flow, pair.valid
@@ -283,8 +283,8 @@ def view_pair(pair: Pair, view: View, drawn: Tensor) -> Pair:
             flow, valid = show(flow, placing, valid)
             flow = flow * placing.factors[:, :, None, None]
         first, second = show(first, placing)[0], show(second, placing)[0]
-    if view.colour or view.hue:
-        first, second = _recolour(first, second, view, colour)
+    if view.color or view.hue:
+        first, second = _recolor(first, second, view, color)
     if view.erase:
         second = _cover(second, view, cover)
     return Pair(first, second, flow, valid)
@@ -313,13 +313,13 @@ def _place(height: int, width: int, view: View, drawn: Tensor) -> Placing:
     )
 
 
-def _recolour(first: Tensor, second: Tensor, view: View, drawn: Tensor) -> tuple[Tensor, Tensor]:
+def _recolor(first: Tensor, second: Tensor, view: View, drawn: Tensor) -> tuple[Tensor, Tensor]:
     """The images in other colours, by 9 numbers for each pair."""
-    low = torch.tensor([1 - view.colour] * 3 + [-view.hue])
-    high = torch.tensor([1 + view.colour] * 3 + [view.hue])
+    low = torch.tensor([1 - view.color] * 3 + [-view.hue])
+    high = torch.tensor([1 + view.color] * 3 + [view.hue])
     one, other = (low + (high - low) * each for each in drawn[:, 1:].split(4, 1))
     apart = drawn[:, 0] < view.asymmetric
-    return recolour(first, second, one, torch.where(apart[:, None], other, one), apart)
+    return recolor(first, second, one, torch.where(apart[:, None], other, one), apart)
 
 
 def _cover(images: Tensor, view: View, drawn: Tensor) -> Tensor:

@@ -175,7 +175,7 @@ class OpticalFlow(TaskConfig):
     stretch: float = 1.0
     flip: float = 0.0
     flip_down: float = 0.0
-    colour: float = 0.0
+    color: float = 0.0
     hue: float = 0.0
     asymmetric: float = 0.0
     erase: float = 0.0
@@ -198,7 +198,7 @@ class OpticalFlow(TaskConfig):
                     f"{list(pair)}"
                 )
         check_fields(self, "[1, inf)", "stretch")
-        check_fields(self, "[0, 1]", "flip", "flip_down", "asymmetric", "erase", "colour")
+        check_fields(self, "[0, 1]", "flip", "flip_down", "asymmetric", "erase", "color")
         check_fields(self, "[0, 0.5]", "hue")
         check_fields(self, "(0, inf]", "max_flow")
         check_fields(self, "[0, 1]", "gamma")

@@ -7,7 +7,7 @@
 `chains` makes a graph that needs no files; `load_nodes` and `load_graphs` read one's own.
 """
 
-from equilibria.zoo.graph.data.graph import NONE, Graph, join_graphs, normalise_features
+from equilibria.zoo.graph.data.graph import NONE, Graph, join_graphs, normalize_features
 from equilibria.zoo.graph.data.sets import GraphSet, NodeSet
 from equilibria.zoo.graph.data.synthetic import chains
 from equilibria.zoo.graph.data.user import load_graphs, load_nodes
@@ -21,5 +21,5 @@ __all__ = [
     "join_graphs",
     "load_graphs",
     "load_nodes",
-    "normalise_features",
+    "normalize_features",
 ]

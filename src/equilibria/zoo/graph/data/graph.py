@@ -109,7 +109,7 @@ class Graph:
         return self.y.masked_fill(left_out if self.y.ndim == 1 else left_out[:, None], NONE)
 
 
-def normalise_features(graph: Graph) -> Graph:
+def normalize_features(graph: Graph) -> Graph:
     """The graph with features that add up to 1 at each node; a node that has none keeps zeros.
 
     Raises:

@@ -145,7 +145,7 @@ def _numbers(path: Path) -> np.ndarray:
 # --- entries -------------------------------------------------------------------------------------
 
 _COMMIT = "af6abf468a772cc055bec88c52e4d6f51b7c37e3"
-_LICENCE = "MIT for the files; the citation data of Sen et al. 2008 (LINQS) for research"
+_LICENSE = "MIT for the files; the citation data of Sen et al. 2008 (LINQS) for research"
 
 # Of the files at this commit of the authors' repository.
 _CHECKSUMS = {
@@ -167,7 +167,7 @@ def _entry(name: str, title: str, size: str) -> Entry:
         files=files,
         addresses=(f"https://github.com/kimiyoung/planetoid/raw/{_COMMIT}/data/",),
         checksums={f: f"sha256:{_CHECKSUMS[f]}" for f in files if f in _CHECKSUMS},
-        licence=_LICENCE,
+        license=_LICENSE,
         size=size,
         inside=inside,
     )
@@ -176,7 +176,7 @@ def _entry(name: str, title: str, size: str) -> Entry:
         title=title,
         read=partial(read, name=name),
         # The same content without pickles, where somebody made that of it.
-        remotes=(official, Remote(files=(f"{name}.npz",), licence=_LICENCE, inside=inside)),
+        remotes=(official, Remote(files=(f"{name}.npz",), license=_LICENSE, inside=inside)),
     )
 
 

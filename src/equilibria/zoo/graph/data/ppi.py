@@ -98,7 +98,7 @@ _ARCHIVE = Remote(
     # not say who is of which tissue. Nobody published a checksum; that of the first download is
     # recorded.
     addresses=("https://data.dgl.ai/dataset/",),
-    licence="as GraphSAGE's, http://snap.stanford.edu/graphsage/, for research",
+    license="as GraphSAGE's, http://snap.stanford.edu/graphsage/, for research",
     size="31 MB",
     inside=("ppi", "PPI", "."),
 )

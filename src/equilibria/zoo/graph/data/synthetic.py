@@ -108,5 +108,5 @@ CHAINS = Entry(
     name="chains",
     title="Chains",
     read=read,
-    remotes=(Remote(files=(), addresses=("generated here",), licence="none needed"),),
+    remotes=(Remote(files=(), addresses=("generated here",), license="none needed"),),
 )

@@ -214,7 +214,7 @@ def _entry(name: str, size: str) -> Entry:
         files=(f"{name}.zip",),
         # Nobody published a checksum: that of the first download is recorded.
         addresses=("https://www.chrsmrrs.com/graphkerneldatasets/",),
-        licence="free for research; cite Morris et al. 2020 (TUDataset)",
+        license="free for research; cite Morris et al. 2020 (TUDataset)",
         size=size,
         inside=("tu", "TU", low, "."),
     )

@@ -10,7 +10,7 @@ from typing import Any
 from typing_extensions import override
 
 from equilibria.run.models.base import Model
-from equilibria.zoo.graph.model.edges import Normalise
+from equilibria.zoo.graph.model.edges import Normalize
 from equilibria.zoo.graph.model.eignn import EIGNN, MGNNI
 from equilibria.zoo.graph.model.ignn import IGNN, FiniteIGNN, Initial
 from equilibria.zoo.graph.model.implicit import GraphLayer
@@ -36,12 +36,12 @@ class IGNNConfig(GraphConfig):
     kappa: float = 0.9
     activation: str = "relu"
     initial: Initial = "identity"
-    normalise: Normalise | None = "sym"
+    normalize: Normalize | None = "sym"
     self_loops: bool = True
     radius: float | None = None
 
     layer = IGNN
-    options = ("kappa", "activation", "initial", "normalise", "self_loops", "radius")
+    options = ("kappa", "activation", "initial", "normalize", "self_loops", "radius")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +71,11 @@ class EIGNNConfig(GraphConfig):
     """
 
     gamma: float = 0.8
-    normalise: Normalise = "sym"
+    normalize: Normalize = "sym"
     self_loops: bool = True
 
     layer = EIGNN
-    options = ("gamma", "normalise", "self_loops")
+    options = ("gamma", "normalize", "self_loops")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class GCNConfig(GraphConfig):
     """
 
     hidden: tuple[int, ...] = (16,)
-    normalise: Normalise = "sym"
+    normalize: Normalize = "sym"
 
     layer = GCN
 
@@ -124,7 +124,7 @@ class GCNConfig(GraphConfig):
         last = len(widths) - 2
         biases = [self.bias or i < last or self.readout != "last" for i in range(last + 1)]
         return [
-            GCN(a, b, bias=bias, normalise=self.normalise)
+            GCN(a, b, bias=bias, normalize=self.normalize)
             for (a, b), bias in zip(pairwise(widths), biases, strict=True)
         ]
 

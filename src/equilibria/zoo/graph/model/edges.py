@@ -13,7 +13,7 @@ from typing_extensions import override
 from equilibria.zoo.graph.checks import check_graph
 
 Flow = Literal["source_to_target", "target_to_source"]
-Normalise = Literal["sym", "row"]
+Normalize = Literal["sym", "row"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ class Edges:
         weight = torch.cat([weight[kept], weight.new_ones(self.nodes)])
         return Edges(sender, receiver, weight.detach(), self.nodes), weight
 
-    def normalise(self, how: Normalise | None, weight: Tensor) -> Tensor:
+    def normalize(self, how: Normalize | None, weight: Tensor) -> Tensor:
         """`(edges,)` the weights divided by what their nodes send and receive; 0 / 0 is 0.
 
         "sym" is D_in^-1/2 A^T D_out^-1/2, for undirected graphs that of Kipf and Welling 2017, and

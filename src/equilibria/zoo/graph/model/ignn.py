@@ -168,16 +168,16 @@ class _Weights(GraphLayer):
     ) -> None:
         super().__init__(in_channels, out_channels, **options)
         check_within("(0, 1)", kappa=kappa)
-        if self.normalise is None and radius is None:
+        if self.normalize is None and radius is None:
             raise ValueError(
                 "normalise is None, so the spectral radius of the graphs is unknown: give radius, "
                 "the largest eq.models.graph.perron_radius(edge_index, edge_weight) of them (1.0 "
                 "for a matrix that you have normalised), and self_loops=False if the matrix has "
                 "its self-loops"
             )
-        if self.normalise is not None and radius is not None:
+        if self.normalize is not None and radius is not None:
             raise ValueError(
-                f"radius is given and normalise is {self.normalise!r}, which makes it 1"
+                f"radius is given and normalise is {self.normalize!r}, which makes it 1"
             )
         if radius is not None:
             check_within("(0, inf]", radius=radius)
@@ -237,7 +237,7 @@ class IGNN(_Weights, ImplicitGraphLayer):
         kappa: the contraction, in (0, 1). A signal fades by no more than
             kappa / 2 / (1 - kappa / 2) a hop along a directed chain with self-loops, .82 at .9.
         radius: the largest lambda_PF(|A|) of the graphs to come, see `perron_radius`, where
-            `normalise` is None; without the layer's own self-loops.
+            `normalize` is None; without the layer's own self-loops.
         activation: "relu", "tanh" or "leaky_relu".
         initial: W at the start: "identity", as large as allowed, so that every feature travels as
             far as it can; or "uniform", each entry at random, of size 1 / sqrt(width).

@@ -12,7 +12,7 @@ from typing_extensions import override
 from equilibria.checks import check_within
 from equilibria.nn import DEQ
 from equilibria.solve import Anderson, Solution, shared
-from equilibria.zoo.graph.model.edges import Edges, Flow, Normalise, read_edges
+from equilibria.zoo.graph.model.edges import Edges, Flow, Normalize, read_edges
 
 
 def linear(inputs: int, outputs: int) -> nn.Linear:
@@ -29,7 +29,7 @@ class GraphLayer(nn.Module, abc.ABC):
         in_channels: features of a node; -1 for those of the first call.
         out_channels: features that come out.
         flow: whether messages go from edge_index[0] to edge_index[1], or back.
-        normalise: "sym", "row" or None, see `Edges.normalise`.
+        normalise: "sym", "row" or None, see `Edges.normalize`.
         self_loops: each node sends itself a message of weight 1.
     """
 
@@ -45,7 +45,7 @@ class GraphLayer(nn.Module, abc.ABC):
         out_channels: int,
         *,
         flow: Flow = "source_to_target",
-        normalise: Normalise | None = "sym",
+        normalize: Normalize | None = "sym",
         self_loops: bool = True,
     ) -> None:
         super().__init__()
@@ -54,11 +54,11 @@ class GraphLayer(nn.Module, abc.ABC):
         check_within("[1, inf)", out_channels=out_channels)
         if flow not in ("source_to_target", "target_to_source"):
             raise ValueError(f"flow must be 'source_to_target' or 'target_to_source'; got {flow!r}")
-        if normalise not in ("sym", "row", None):
-            raise ValueError(f"normalise must be 'sym', 'row' or None; got {normalise!r}")
+        if normalize not in ("sym", "row", None):
+            raise ValueError(f"normalize must be 'sym', 'row' or None; got {normalize!r}")
         self.in_channels, self.out_channels = in_channels, out_channels
         self.flow: Flow = flow
-        self.normalise: Normalise | None = normalise
+        self.normalize: Normalize | None = normalize
         self.self_loops = self_loops
 
     def read(
@@ -83,7 +83,7 @@ class GraphLayer(nn.Module, abc.ABC):
         weight = edges.weight if tracked is None else tracked
         if self.self_loops:
             edges, weight = edges.add_loops(weight)
-        weight = edges.normalise(self.normalise, weight)
+        weight = edges.normalize(self.normalize, weight)
         edges = replace(edges, weight=weight.detach())
         return edges, None if tracked is None else weight
 

@@ -67,7 +67,7 @@ class NodeLayer(GraphLayer):
     entry = "linear"
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
-        super().__init__(in_channels, out_channels, normalise=None, self_loops=False)
+        super().__init__(in_channels, out_channels, normalize=None, self_loops=False)
         self.linear = nn.Linear(in_channels, out_channels)
 
     @override

@@ -62,7 +62,7 @@ class NodeClassification(TaskConfig):
     """
 
     data: str | None = "cora"
-    normalise: bool | None = None
+    normalize: bool | None = None
     split: int | None = None
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class NodeClassification(TaskConfig):
                 "there is no graph to learn from: name a file with --data FILE.npz, with the "
                 "arrays x, edge_index and y"
             )
-        return NodeTask(load(self.data, data_dir, kind=NodeSet), self.normalise, self.split)
+        return NodeTask(load(self.data, data_dir, kind=NodeSet), self.normalize, self.split)
 
     @override
     def load_other(self, run: Path, data_dir: Path | None = None) -> NodeTask:
@@ -87,7 +87,7 @@ class NodeClassification(TaskConfig):
         assert self.data is not None  # nobody names data to evaluate on without a name
         whole = {} if self.data in available(NodeSet) else {"whole": True}
         found = load(self.data, data_dir, kind=NodeSet, **whole)
-        return NodeTask(found, self.normalise, known=Known.read(run))
+        return NodeTask(found, self.normalize, known=Known.read(run))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,7 @@ class NodeTask(OnGraphs):
     def __init__(
         self,
         found: NodeSet,
-        normalise: bool | None = False,
+        normalize: bool | None = False,
         split: int | None = None,
         known: Known | None = None,
     ) -> None:
@@ -168,11 +168,11 @@ class NodeTask(OnGraphs):
             self.known = known
         if split is not None:
             parts = dict.fromkeys(parts, (_divide(found, split),))
-        if normalise is None:
-            normalise = not any(bool((g.x < 0).any()) for part in parts.values() for g in part)
-        self.normalise = normalise
-        if normalise:
-            parts = _normalise(parts, found.title)
+        if normalize is None:
+            normalize = not any(bool((g.x < 0).any()) for part in parts.values() for g in part)
+        self.normalize = normalize
+        if normalize:
+            parts = _normalize(parts, found.title)
         super().__init__({name: Joined(each, name) for name, each in parts.items()}, found.checksum)
         self.multilabel = found.multilabel
         self.metrics = (MICRO_F1,) if found.multilabel else (ACCURACY,)
@@ -181,7 +181,7 @@ class NodeTask(OnGraphs):
     def settle(self, config: TaskConfig) -> TaskConfig:
         """Return the config with whether features are normalised, as other data will be."""
         own = isinstance(config, NodeClassification)
-        return replace(config, normalise=self.normalise) if own else config
+        return replace(config, normalize=self.normalize) if own else config
 
     @override
     def units(self, targets: Tensor) -> int:
@@ -214,15 +214,15 @@ def _has_target(targets: Tensor) -> Tensor:
     return (targets if targets.ndim == 1 else targets[:, 0]) >= 0
 
 
-def _normalise(parts: Mapping[str, tuple[Graph, ...]], source: str) -> dict[str, tuple[Graph, ...]]:
+def _normalize(parts: Mapping[str, tuple[Graph, ...]], source: str) -> dict[str, tuple[Graph, ...]]:
     """The parts with normalised features; what is the same graph in several stays the same."""
     made: dict[int, Graph] = {}
     for graph in (graph for part in parts.values() for graph in part):
         if id(graph) not in made:
             try:
-                made[id(graph)] = graphs.normalise_features(graph)
+                made[id(graph)] = graphs.normalize_features(graph)
             except ValueError as error:
-                raise ValueError(f"{source}: {error}; set task.normalise to null") from None
+                raise ValueError(f"{source}: {error}; set task.normalize to null") from None
     return {name: tuple(made[id(graph)] for graph in part) for name, part in parts.items()}
 
 

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from equilibria.checks import check_fields
 from equilibria.run.data import load
-from equilibria.run.tasks.base import LabelledTask, TaskConfig, check_split
+from equilibria.run.tasks.base import LabeledTask, TaskConfig, check_split
 from equilibria.zoo.graph.data import GraphSet
 from equilibria.zoo.graph.data.graph import Joined
 from equilibria.zoo.graph.task.graphs import Known, OnGraphs
@@ -79,7 +79,7 @@ class GraphClassification(TaskConfig):
         return load(self.data, data_dir, kind=GraphSet, **options)
 
 
-class GraphTask(OnGraphs, LabelledTask):
+class GraphTask(OnGraphs, LabeledTask):
     """Graphs with a class each.
 
     Args:

@@ -64,7 +64,7 @@ PTB = Entry(
                 "ptb.valid.txt": "md5:aa0affc06ff7c36e977d7cd49e3839bf",
                 "ptb.test.txt": "md5:8b80168b89c18661a38ef683c0dc3721",
             },
-            licence="of the Linguistic Data Consortium, for research",
+            license="of the Linguistic Data Consortium, for research",
             size="6 MB",
         ),
     ),
@@ -87,7 +87,7 @@ def _wikitext(name: str, title: str, size: str, md5: str, *sha1: str) -> Entry:
             "https://wikitext.smerity.com/",
         ),
         checksums={archive: f"md5:{md5}"},
-        licence="CC BY-SA 3.0",
+        license="CC BY-SA 3.0",
         size=size,
     )
     remotes = [packed]

@@ -274,11 +274,11 @@ def _fit_weights(shares: np.ndarray, buckets: np.ndarray, size: int) -> np.ndarr
     known = np.arange(number) > 0
     together = np.minimum(buckets, 1)
     start = np.where(np.arange(2) > 0, 0.5, 0.0) * np.ones((len(shares), 1))
-    pooled = _maximise(shares, together, start, size)[:, 1:]
-    return _maximise(shares, buckets, np.where(known, pooled, 0.0), size)
+    pooled = _maximize(shares, together, start, size)[:, 1:]
+    return _maximize(shares, buckets, np.where(known, pooled, 0.0), size)
 
 
-def _maximise(shares: np.ndarray, buckets: np.ndarray, prior: np.ndarray, size: int) -> np.ndarray:
+def _maximize(shares: np.ndarray, buckets: np.ndarray, prior: np.ndarray, size: int) -> np.ndarray:
     """The likeliest weights, one observation at the prior's weight being added to each."""
     weights, before = prior, -math.inf
     reached = np.ones(shares.shape)

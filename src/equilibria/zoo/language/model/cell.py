@@ -24,7 +24,7 @@ from equilibria.zoo.language.model.base import SequenceConfig, SequenceModel, re
 Ensemble = Literal["normal", "gaussian", "orthogonal", "goe", "antisymmetric"]
 """`normal`: independent entries of standard deviation `scale`, as in the papers. The others are the
 ensembles of `equilibria.nn.init`, where `scale` is sqrt(V). That of normal matrices there, which
-has the name too, is for `equilibria.nn.init.initialize` and a recipe's `initialisation`."""
+has the name too, is for `equilibria.nn.init.initialize` and a recipe's `initialization`."""
 
 SCALES: dict[str, float] = {
     "normal": 0.01,
@@ -49,7 +49,7 @@ def scale_of(initial: str, scale: float | None) -> float:
 
 
 @torch.no_grad()
-def initialise(
+def initialize(
     linear: nn.Linear,
     initial: Ensemble,
     scale: float,

@@ -21,7 +21,7 @@ from equilibria.zoo.language.model.cell import (
     CellConfig,
     Ensemble,
     SequenceCell,
-    initialise,
+    initialize,
     scale_of,
 )
 
@@ -273,7 +273,7 @@ class TransformerConfig(CellConfig):
         rows = [self.attention_width] * 3 + [self.width] * self.direct
         injection = CausalInjection(self.width, sum(rows), self.injection_kernel)
         scale = self.scale if self.injection_scale is None else self.injection_scale
-        initialise(
+        initialize(
             injection.linear,
             self.initial,
             scale_of(self.initial, scale),
@@ -326,8 +326,8 @@ class TransformerCell(SequenceCell):
         self.dropout = VariationalDropout(config.dropout, shared=(1,))
         scale = scale_of(config.initial, config.scale)
         for linear in (self.attention.positions, self.attention.out, self.expand, self.contract):
-            initialise(linear, config.initial, scale)
-        initialise(self.attention.qkv, config.initial, scale, rows=[self.inner] * 3)
+            initialize(linear, config.initial, scale)
+        initialize(self.attention.qkv, config.initial, scale, rows=[self.inner] * 3)
         if config.weight_norm:
             weight_norm(self)
 

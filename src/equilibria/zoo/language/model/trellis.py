@@ -17,7 +17,7 @@ from equilibria.zoo.language.model.cell import (
     Ensemble,
     SequenceCell,
     extend,
-    initialise,
+    initialize,
     scale_of,
     windows,
 )
@@ -93,7 +93,7 @@ class TrellisConfig(CellConfig):
     def _prepare(self, linear: nn.Linear, scale: float | None) -> None:
         """Initialise, normalise and drop out the weight of a convolution to the gates."""
         scale = scale_of(self.initial, scale)
-        initialise(linear, self.initial, scale, rows=[self.state_width] * 4, columns=self.kernel)
+        initialize(linear, self.initial, scale, rows=[self.state_width] * 4, columns=self.kernel)
         if self.weight_norm:
             weight_norm(linear)
         if self.weight_dropout:

@@ -61,7 +61,7 @@ UNKNOWN = Metric(
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageModelling(TaskConfig):
+class LanguageModeling(TaskConfig):
     """Which word or character comes next? Trained with the mean of -ln p over the tokens of a text.
 
     A batch is `batch_size` streams of the text in segments of `length` tokens; what the model
@@ -185,7 +185,7 @@ class LanguageTask(Task):
     streams = True
     baseline = "trigram model"
 
-    def __init__(self, config: LanguageModelling, corpus: Corpus) -> None:
+    def __init__(self, config: LanguageModeling, corpus: Corpus) -> None:
         self.config, self.corpus = config, corpus
         self.splits = tuple(corpus.splits)
         self.eval_split = "valid" if "valid" in self.splits else "test"

@@ -126,7 +126,7 @@ _REMOTE = Remote(
     files=("daily+and+sports+activities.zip",),
     addresses=("https://archive.ics.uci.edu/static/public/256/",),
     # Nobody published a checksum: the first download is recorded.
-    licence="CC BY 4.0",
+    license="CC BY 4.0",
     size="163 MB",
     inside=("dsa19", "."),
 )

@@ -204,7 +204,7 @@ _ARCHIVE = Remote(
     checksums={
         f"{_FOLDER}.zip": "sha256:2045e435c955214b38145fb5fa00776c72814f01b203fec405152dac7d5bfeb0"
     },
-    licence="CC BY 4.0 by its page; no commercial use by its README",
+    license="CC BY 4.0 by its page; no commercial use by its README",
     size="61 MB",
     inside=_PLACES,
 )
@@ -218,7 +218,7 @@ _COPY = Remote(
     checksums={
         "hapt_raw.npz": "sha256:322c2f3051c73ef104aa40ac370bb6ed1afaaac123a8fe003aa6d077fef0d97a"
     },
-    licence=_ARCHIVE.licence,
+    license=_ARCHIVE.license,
     inside=_PLACES,
     copy="rebuilt",
 )

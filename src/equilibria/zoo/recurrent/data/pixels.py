@@ -115,8 +115,8 @@ def noisy(files: Files, *, steps: int = 1000, seed: int = 0) -> SequenceSet:
         return NoisyRows(images, steps, seed, keys=torch.arange(first, first + len(images)))
 
     def channels(shape: tuple[int, ...]) -> tuple[str, ...]:
-        colours = ("",) if shape[0] == 1 else ("red ", "green ", "blue ")
-        return tuple(f"{each}column {column}" for each in colours for column in range(shape[2]))
+        colors = ("",) if shape[0] == 1 else ("red ", "green ", "blue ")
+        return tuple(f"{each}column {column}" for each in colors for column in range(shape[2]))
 
     name = "cifar10" if files.entry.name == NOISY_CIFAR10.name else "mnist"
     return _derive(files, name, sequences, channels, steps, seed)

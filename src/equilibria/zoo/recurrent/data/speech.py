@@ -248,7 +248,7 @@ _REMOTE = Remote(
     ),
     # torchaudio, `datasets/speechcommands.py`.
     checksums={_ARCHIVE: "sha256:743935421bb51cccdb6bdd152e04c5c70274e935c82119ad7faeec31780d811d"},
-    licence="CC BY 4.0",
+    license="CC BY 4.0",
     size="1.5 GB",
     # One archive for both, wherever it was downloaded first.
     inside=("google12", "google30", "."),

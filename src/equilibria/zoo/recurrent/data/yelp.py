@@ -190,7 +190,7 @@ _ZHANG = Remote(
     files=(f"{_FOLDER}.tgz",),
     # The copy of fast.ai, for which nobody published a checksum: the first download is recorded.
     addresses=("https://s3.amazonaws.com/fast-ai-nlp/",),
-    licence="terms of the Yelp dataset, for academic use",
+    license="terms of the Yelp dataset, for academic use",
     size="196 MB",
     inside=("yelp5", "."),
 )

@@ -19,7 +19,7 @@ from equilibria.checks import check_fields
 from equilibria.run.data import available, load, storage
 from equilibria.run.data.storage import DataError, read_errors
 from equilibria.run.models import ModelConfig
-from equilibria.run.tasks.base import LabelledTask, TaskConfig
+from equilibria.run.tasks.base import LabeledTask, TaskConfig
 from equilibria.run.tasks.feed import Batch
 from equilibria.zoo.io import arrays, selection
 from equilibria.zoo.io.delimited import Separator
@@ -97,7 +97,7 @@ def steps(x: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Standardised:
+class Standardized:
     """Sequences whose signals are standardised as they are given out."""
 
     sequences: SequenceSamples
@@ -129,9 +129,9 @@ class Standardised:
         there = torch.arange(x.shape[1]) < lengths[:, None]
         return (self.statistics.apply(x) * there[..., None], lengths), targets
 
-    def select(self, index: Tensor) -> Standardised:
+    def select(self, index: Tensor) -> Standardized:
         """Return the sequences at some places."""
-        return Standardised(self.sequences.select(index), self.statistics)
+        return Standardized(self.sequences.select(index), self.statistics)
 
 
 # --- sequences ------------------------------------------------------------------------------------
@@ -148,10 +148,10 @@ standardised."""
 class _Sequences(TypedDict):
     labels: list[str]
     channels: list[str]
-    standardise: _Standardise | None
+    standardize: _Standardize | None
 
 
-class _Standardise(TypedDict):
+class _Standardize(TypedDict):
     mean: list[float]
     deviation: list[float]
     compress: float | None
@@ -187,7 +187,7 @@ class SequenceClassification(TaskConfig):
     separator: Separator | None = None
     missing: Missing = "error"
     channel: int | None = None
-    standardise: bool = True
+    standardize: bool = True
     compress: float | None = None
     noise: float = 0.0
     label_smoothing: float = 0.0
@@ -197,7 +197,7 @@ class SequenceClassification(TaskConfig):
         check_fields(self, "[0, inf)", "noise")
         check_fields(self, "(0, inf)", "compress")
         for name in ("noise", "compress"):
-            if getattr(self, name) and not self.standardise:
+            if getattr(self, name) and not self.standardize:
                 raise ValueError(
                     f"{name} is {getattr(self, name):g} in units of a standardised channel, and "
                     "standardise is false: set one of them otherwise"
@@ -242,7 +242,7 @@ class SequenceClassification(TaskConfig):
         return load(self.data, data_dir, kind=SequenceSet, **given)
 
 
-class SequenceTask(LabelledTask):
+class SequenceTask(LabeledTask):
     """Sequences (n, time, channels), or tokens (n, time), with labels (n,).
 
     Args:
@@ -266,13 +266,13 @@ class SequenceTask(LabelledTask):
         self.statistics: ChannelStatistics | None = None
         if seen is not None:
             self.statistics = self._read_statistics(seen)
-        elif config.standardise and found.vocabulary is None:
+        elif config.standardize and found.vocabulary is None:
             self.statistics = ChannelStatistics.of(samples["train"], config.compress)
         self.notes = found.form
         if self.statistics is None:
             samples = {name: _single(each, found.channels) for name, each in samples.items()}
         else:
-            samples = {name: Standardised(s, self.statistics) for name, s in samples.items()}
+            samples = {name: Standardized(s, self.statistics) for name, s in samples.items()}
         super().__init__(samples, found.checksum)
         self.label_smoothing = config.label_smoothing
 
@@ -286,7 +286,7 @@ class SequenceTask(LabelledTask):
             if normal and not len(normal["mean"]) == len(normal["deviation"]) == len(
                 known["channels"]
             ):
-                raise ValueError("standardise must have a mean and a deviation for each channel")
+                raise ValueError("standardize must have a mean and a deviation for each channel")
             statistics = normal and ChannelStatistics(
                 tuple(normal["mean"]), tuple(normal["deviation"]), normal["compress"]
             )
@@ -338,7 +338,7 @@ def _single(sequences: SequenceSamples, channels: tuple[str, ...]) -> SequenceSa
     if lost:
         warnings.warn(
             f"{', '.join(lost)} varies by less than float32 can tell at its magnitude: set "
-            "task.standardise to true, or subtract its mean in the files",
+            "task.standardize to true, or subtract its mean in the files",
             stacklevel=2,
         )
     return replace(sequences, inputs=sequences.inputs.float())

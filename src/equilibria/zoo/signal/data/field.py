@@ -157,7 +157,7 @@ class Field:
         """Values of a point."""
         return self.channels
 
-    def normalise(self, values: Tensor) -> Tensor:
+    def normalize(self, values: Tensor) -> Tensor:
         """Values of the file as those in [-1, 1], float32."""
         found = values.to(torch.float64, copy=True)  # once: a film is large
         return found.sub_(self.low).mul_(2).div_(self.high - self.low).sub_(1).float()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from equilibria.run.data.storage import DataError, read_errors, replace_file, write_folder
 from equilibria.zoo.io import image_files, sound, video
-from equilibria.zoo.io.colours import colour_png
+from equilibria.zoo.io.colors import color_png
 from equilibria.zoo.io.decode import resize
 from equilibria.zoo.io.naming import natural_key
 from equilibria.zoo.signal.data import mesh
@@ -87,7 +87,7 @@ def png(values: Tensor) -> bytes:
         raise ValueError(
             f"values of the shape {tuple(values.shape)}: expected (height, width, 1 or 3)"
         )
-    return colour_png(_channels_first(values))
+    return color_png(_channels_first(values))
 
 
 def write_image(path: str | os.PathLike[str], values: Tensor) -> None:
@@ -297,8 +297,8 @@ def write_film(path: str | os.PathLike[str], values: Tensor, rate: float | None 
         )
     if path.suffix.lower() == ".gif":
         content = io.BytesIO()
-        colours = values.expand(-1, -1, -1, 3)
-        video.gif(content, (_channels_first(each) for each in colours), rate or 15.0)
+        colors = values.expand(-1, -1, -1, 3)
+        video.gif(content, (_channels_first(each) for each in colors), rate or 15.0)
         replace_file(path, content.getvalue())
     elif path.suffix:
         raise ValueError(f"films are written to .gif files or folders of .png; got {path.name}")

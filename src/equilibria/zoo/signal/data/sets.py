@@ -130,10 +130,10 @@ def _draw_words(size: int, channels: int, seed: int, number: int) -> torch.Tenso
 
     folder = Path(matplotlib.get_data_path(), "fonts", "ttf")
     generator = np.random.default_rng((seed, number))
-    colours = generator.integers(0, 256, (WORDS + 1, channels))
-    picture = Image.new("RGB" if channels == 3 else "L", (size, size), _colour(colours[0]))
+    colors = generator.integers(0, 256, (WORDS + 1, channels))
+    picture = Image.new("RGB" if channels == 3 else "L", (size, size), _color(colors[0]))
     draw = ImageDraw.Draw(picture)
-    for colour in colours[1:]:
+    for color in colors[1:]:
         # From a twentieth to a quarter of the side, small ones more often.
         height = max(6, round(size * 0.05 * 5 ** generator.random()))
         font = ImageFont.truetype(
@@ -143,12 +143,12 @@ def _draw_words(size: int, channels: int, seed: int, number: int) -> torch.Tenso
         )
         word = "".join(generator.choice([*LETTERS], generator.integers(2, 9)))
         x, y = generator.uniform(-0.1, 0.9, 2) * size
-        draw.text((int(x), int(y)), word, fill=_colour(colour), font=font)
+        draw.text((int(x), int(y)), word, fill=_color(color), font=font)
     pixels = np.atleast_3d(np.array(picture))
     return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
 
 
-def _colour(values: np.ndarray) -> int | tuple[int, ...]:
+def _color(values: np.ndarray) -> int | tuple[int, ...]:
     return int(values[0]) if len(values) == 1 else tuple(map(int, values))
 
 
@@ -159,7 +159,7 @@ TEXT_IMAGES = Entry(
     remotes=(
         Remote(
             addresses=("matplotlib, its fonts DejaVu and STIX",),
-            licence="Bitstream Vera and OFL 1.1 for the fonts",
+            license="Bitstream Vera and OFL 1.1 for the fonts",
         ),
     ),
 )
@@ -188,7 +188,7 @@ STATED = {
 NAMES = ("astronaut", "brick", "camera", "cat", "coffee", "grass", "hubble_deep_field", "rocket")
 """Those that are read where nobody names others."""
 
-GREY = (0.299, 0.587, 0.114)
+GRAY = (0.299, 0.587, 0.114)
 """Share of red, green and blue in grey (ITU-R BT.601), as of Pillow."""
 
 
@@ -227,8 +227,8 @@ def read_photographs(
             raise DataError(f"scikit-image's {name} is not installed: {error}") from None
         tensor = torch.from_numpy(np.atleast_3d(pixels).transpose(2, 0, 1).copy())
         if channels == 1 and len(tensor) == 3:
-            grey = (tensor.double() * torch.tensor(GREY)[:, None, None]).sum(0, keepdim=True)
-            tensor = grey.round().to(torch.uint8)
+            gray = (tensor.double() * torch.tensor(GRAY)[:, None, None]).sum(0, keepdim=True)
+            tensor = gray.round().to(torch.uint8)
         cut = square(tensor.expand(channels, -1, -1))
         signals.append(of_pixels(cut, name, None if size is None else (size, size)))
     return SignalSet.of(files.title, signals)
@@ -238,7 +238,7 @@ PHOTOGRAPHS = Entry(
     name="photographs",
     title="photographs of scikit-image",
     read=read_photographs,
-    remotes=(Remote(addresses=("scikit-image, skimage.data",), licence="CC0 and public domain"),),
+    remotes=(Remote(addresses=("scikit-image, skimage.data",), license="CC0 and public domain"),),
 )
 
 
@@ -276,7 +276,7 @@ BACH = Entry(
         Remote(
             files=("gt_bach.wav",),
             addresses=("https://raw.githubusercontent.com/vsitzmann/siren/master/data/",),
-            licence="MIT",
+            license="MIT",
             size="1.2 MB",
             inside=(".", "audio"),
         ),
@@ -326,5 +326,5 @@ STREET = Entry(
     name="street",
     title="street (frames of CamVid)",
     read=read_street,
-    remotes=(Remote(addresses=("the data set camvid",), licence="CC BY-NC 4.0, for research"),),
+    remotes=(Remote(addresses=("the data set camvid",), license="CC BY-NC 4.0, for research"),),
 )

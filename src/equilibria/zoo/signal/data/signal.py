@@ -185,7 +185,7 @@ class Signal:
             rate=rate,
             bits=bits,
         )
-        return cls(name=name, field=described, values=described.normalise(raw))
+        return cls(name=name, field=described, values=described.normalize(raw))
 
     @property
     def points(self) -> Points:

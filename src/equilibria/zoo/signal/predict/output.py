@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equilibria.run.data.storage import replace_file, require
 from equilibria.zoo.io import video
-from equilibria.zoo.io.colours import colour_png, flow_colours
+from equilibria.zoo.io.colors import color_png, flow_colors
 from equilibria.zoo.signal.data import (
     Field,
     ShapeField,
@@ -23,7 +23,7 @@ from equilibria.zoo.signal.data import (
     write_sound,
 )
 from equilibria.zoo.signal.data.files import pixels_of
-from equilibria.zoo.signal.data.sets import GREY
+from equilibria.zoo.signal.data.sets import GRAY
 from equilibria.zoo.signal.predict.file import InrError
 
 ENDINGS: Mapping[str, tuple[str, ...]] = {
@@ -101,10 +101,10 @@ def per_pixel(derivative: Tensor, field: Field, order: int) -> Tensor:
     """
     if order == 2:
         derivative = derivative.diagonal(dim1=-2, dim2=-1)
-    shares = GREY if field.channels == 3 else (1 / field.channels,) * field.channels
+    shares = GRAY if field.channels == 3 else (1 / field.channels,) * field.channels
     steps = torch.tensor([2 / (n - 1) for n in field.shape]).to(derivative)
-    grey = torch.tensor(shares).to(derivative) @ derivative
-    found = (field.high - field.low) / 2 * grey * steps**order
+    gray = torch.tensor(shares).to(derivative) @ derivative
+    found = (field.high - field.low) / 2 * gray * steps**order
     return found if order == 1 else found.sum(-1)
 
 
@@ -112,7 +112,7 @@ def draw(path: Path, values: Tensor) -> float:
     """Write what `per_pixel` gives as a picture, and return its scale: the 99th percentile of the
     sizes, or 1 if that is 0.
 
-    A gradient has the colours of `zoo.io.colours`: white is flat, the hue is the direction in
+    A gradient has the colours of `zoo.io.colors`: white is flat, the hue is the direction in
     which it becomes brighter, and what is longer than the scale is darker. A Laplacian is grey:
     plus and minus the scale are white and black.
 
@@ -130,7 +130,7 @@ def draw(path: Path, values: Tensor) -> float:
     sizes = values.norm(dim=-1) if slopes else values.abs()
     scale = float(np.percentile(sizes.numpy(), PERCENT)) or 1.0
     if slopes:
-        replace_file(path, colour_png(flow_colours(values.flip(-1).movedim(-1, 0).numpy(), scale)))
+        replace_file(path, color_png(flow_colors(values.flip(-1).movedim(-1, 0).numpy(), scale)))
     else:
         write_image(path, values[..., None] / scale)
     return scale

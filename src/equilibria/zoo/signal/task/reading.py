@@ -14,7 +14,7 @@ from equilibria.run.data import DataError, available, load
 from equilibria.run.tasks.base import TaskConfig
 from equilibria.zoo.signal import data as signals
 from equilibria.zoo.signal.data import SOLIDS, Shape, Signal, SignalSet
-from equilibria.zoo.signal.data.sets import GREY
+from equilibria.zoo.signal.data.sets import GRAY
 from equilibria.zoo.signal.data.shape import NOISE
 from equilibria.zoo.signal.task.fitting import SIGNAL, Described
 from equilibria.zoo.signal.task.grid import GridTask
@@ -279,7 +279,7 @@ def change_channels(signal: Signal, channels: int) -> Signal:
     if own == channels:
         return signal
     if channels == 1:
-        values = (signal.values * torch.tensor(GREY)).sum(-1, keepdim=True)
+        values = (signal.values * torch.tensor(GRAY)).sum(-1, keepdim=True)
     else:
         values = signal.values.expand(*signal.field.shape, channels).contiguous()
     return replace(signal, field=replace(signal.field, channels=channels), values=values)
@@ -295,6 +295,6 @@ def _size(signal: Signal | Shape) -> str:
         channels = "" if field.channels == 1 else f", {field.channels} channels"
         return f", {field.shape[0] / field.rate:.3g} s at {field.rate:,.0f} Hz{channels}"
     words = " x ".join(map(str, field.shape[-2:]))
-    colour = "" if field.channels == 1 else " in colour"
+    color = "" if field.channels == 1 else " in colour"
     frames = f"{field.shape[0]} frames of " if field.kind == "film" else ""
-    return f", {frames}{words}{colour}"
+    return f", {frames}{words}{color}"

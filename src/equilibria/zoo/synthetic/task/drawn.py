@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from equilibria.checks import check_fields
 from equilibria.run.models import Model, ModelConfig
-from equilibria.run.tasks.base import LabelledTask, SampleTask, TaskConfig
+from equilibria.run.tasks.base import LabeledTask, SampleTask, TaskConfig
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
 from equilibria.zoo.io.sequences import Sequences, complete_classifier, digest
 from equilibria.zoo.synthetic.data import drawn as synthetic
@@ -142,7 +142,7 @@ class AddingTask(DrawnTask):
         return functional.mse_loss(output, targets, reduction="sum")
 
 
-class OrderTask(DrawnTask, LabelledTask):
+class OrderTask(DrawnTask, LabeledTask):
     """Targets (n,): which symbol comes first."""
 
     classes = 2

@@ -104,7 +104,7 @@ _FORMAT = 2
 
 REMOTE = Remote(
     files=("cifar10_jpg.tar.xz",),
-    licence="none stated; cite Krizhevsky 2009",
+    license="none stated; cite Krizhevsky 2009",
     inside=("cifar10_jpeg", "."),
     copy="JPEG copy",
 )
@@ -222,7 +222,7 @@ class Version:
             files=(self.archive,),
             addresses=(ADDRESS,),
             checksums={self.archive: f"md5:{self.md5}"},
-            licence="none stated; cite Krizhevsky 2009",
+            license="none stated; cite Krizhevsky 2009",
             size="160 MB",
         )
         return packed, packed.as_folder(self.names, self.folder, checksums=self.checksums)

@@ -47,7 +47,7 @@ DIGITS = Entry(
         Remote(
             files=(),
             addresses=("scikit-learn, sklearn.datasets.load_digits",),
-            licence="CC BY 4.0",
+            license="CC BY 4.0",
         ),
     ),
 )

@@ -151,7 +151,7 @@ def read_imagenet(
 
 _NAMED = Remote(
     files=("train/", "val/"),
-    licence="non-commercial research and education, see https://image-net.org",
+    license="non-commercial research and education, see https://image-net.org",
     inside=("imagenet",),
 )
 

@@ -59,7 +59,7 @@ MNIST = Entry(
                 "https://ossci-datasets.s3.amazonaws.com/mnist/",
             ),
             checksums=_CHECKSUMS,
-            licence="CC BY-SA 3.0",
+            license="CC BY-SA 3.0",
             size="11 MB",
             largest=16 + 60_000 * 28 * 28,
         ),

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from equilibria import draws
 from equilibria.run.tasks.feed import Batch, Part
-from equilibria.run.tasks.normalisation import Statistics
+from equilibria.run.tasks.normalization import Statistics
 from equilibria.zoo.io import image_files
 from equilibria.zoo.io.ahead import AheadFeed
 from equilibria.zoo.vision.data.images import ImageFiles
@@ -128,7 +128,7 @@ class ImageFeed(AheadFeed):
 DRAWS = 7
 """Numbers that decide how one image is seen: scale, two of the place, mirror, three of colour."""
 
-_GREY = (0.299, 0.587, 0.114)  # Rec. 601: the weights of red, green and blue
+_GRAY = (0.299, 0.587, 0.114)  # Rec. 601: the weights of red, green and blue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ class SceneView:
     crop: tuple[int, int] | None = None
     scale: tuple[float, float] = (1.0, 1.0)
     flip: bool = False
-    colour: float = 0.0
+    color: float = 0.0
 
 
 def apply_view(
@@ -165,10 +165,10 @@ def apply_view(
         drawn: `DRAWS` numbers in [0, 1) that decide it.
     """
     small, large = view.scale
-    chance, down, right, mirror, *colours = drawn.tolist()
+    chance, down, right, mirror, *colors = drawn.tolist()
     scale = small * (large / small) ** chance
-    if view.colour:
-        image = _jitter_colours(image, [1 + view.colour * (2 * each - 1) for each in colours])
+    if view.color:
+        image = _jitter_colors(image, [1 + view.color * (2 * each - 1) for each in colors])
     height, width = image.shape[1:]
     high, wide = view.crop or (height, width)
     flip = view.flip and mirror < 0.5
@@ -201,14 +201,14 @@ def _places(shown: int, length: int, scale: float, chance: float) -> Tensor:
     return 2 * middles / length - 1
 
 
-def _jitter_colours(image: Tensor, factors: list[float]) -> Tensor:
+def _jitter_colors(image: Tensor, factors: list[float]) -> Tensor:
     """Return an image with other brightness, contrast and saturation."""
     brightness, contrast, saturation = factors
     image = image * brightness
     image = contrast * image + (1 - contrast) * image.mean()
     if len(image) == 3:
-        grey = torch.einsum("chw,c->hw", image, torch.tensor(_GREY))
-        image = saturation * image + (1 - saturation) * grey
+        gray = torch.einsum("chw,c->hw", image, torch.tensor(_GRAY))
+        image = saturation * image + (1 - saturation) * gray
     return image.clamp(0, 1)
 
 

@@ -15,9 +15,9 @@ from equilibria.run.data import Dataset, Split, available, load
 from equilibria.run.data.dataset import Samples
 from equilibria.run.data.storage import DataError
 from equilibria.run.models import ClassifierConfig, Model, ModelConfig
-from equilibria.run.tasks.base import LabelledTask
+from equilibria.run.tasks.base import LabeledTask
 from equilibria.run.tasks.feed import Batch, Feed
-from equilibria.run.tasks.normalisation import READ, Normalised, Statistics
+from equilibria.run.tasks.normalization import READ, Normalized, Statistics
 from equilibria.zoo.io import headers, selection
 from equilibria.zoo.io.decode import resize
 from equilibria.zoo.io.image_files import MEMORY
@@ -73,7 +73,7 @@ class ImageClassification(ImageTaskConfig):
     flip: bool = False
     shift: int = 0
     crop: float | None = None
-    normalise: bool = False
+    normalize: bool = False
     lanes: int | None = None
     label_smoothing: float = 0.0
     auxiliary: float = 0.0
@@ -121,7 +121,7 @@ class ImageClassification(ImageTaskConfig):
         return ClassificationTask(config, data_dir, seen)
 
 
-class ClassificationTask(ImageTask, LabelledTask):
+class ClassificationTask(ImageTask, LabeledTask):
     """Images (n, channels, height, width) with labels (n,).
 
     Args:
@@ -142,12 +142,12 @@ class ClassificationTask(ImageTask, LabelledTask):
         self.shards = train if isinstance(train, ShardImages) else None
         self.streamed = isinstance(found, ImageShards)
         self.statistics = None if seen is None else seen.statistics
-        if config.normalise and seen is None:
+        if config.normalize and seen is None:
             self.statistics = statistics(found, samples["train"])
         if seen is not None:
             samples = seen.renumber(samples, found.labels, found.title)
         if self.statistics is not None:
-            samples = {name: Normalised(s, self.statistics) for name, s in samples.items()}
+            samples = {name: Normalized(s, self.statistics) for name, s in samples.items()}
         super().__init__(samples, found.checksum)
         self.label_smoothing = config.label_smoothing
         self.source, self.labels = found.title, found.labels if seen is None else seen.labels

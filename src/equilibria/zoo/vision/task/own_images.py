@@ -16,7 +16,7 @@ from typing_extensions import override
 from equilibria.run.data import Dataset, available
 from equilibria.run.data.dataset import Samples
 from equilibria.run.tasks.base import TaskConfig, check_split
-from equilibria.run.tasks.normalisation import Normalised
+from equilibria.run.tasks.normalization import Normalized
 from equilibria.words import percent
 from equilibria.zoo.io import headers, layout
 from equilibria.zoo.io.decode import resize
@@ -36,7 +36,7 @@ ASKED = 2_000
 SIDE = 16
 """Pixels a side at which images are compared: small moves and noise matter less there."""
 
-NEIGHBOURS = 3
+NEIGHBORS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class Mirroring:
 def compare_mirrored(images: Samples) -> Mirroring:
     """Compare images, and their mirror images, with others of the training images.
 
-    Every other image is held out; each is given the class that most of its `NEIGHBOURS` among the
+    Every other image is held out; each is given the class that most of its `NEIGHBORS` among the
     rest have, by the distance of pixels at `SIDE` x `SIDE`, less their mean and over their norm.
     Letters and digits lose much by being mirrored, things that can be met from either side nothing.
     Nothing is drawn at random, and no test image is seen.
@@ -116,7 +116,7 @@ def _classify_nearest(asked: Tensor, known: Tensor, classes: Tensor) -> Tensor:
 
     Of classes that are as frequent, that of the nearest.
     """
-    nearest = (asked @ known.T).topk(min(NEIGHBOURS, len(known)), dim=1).indices
+    nearest = (asked @ known.T).topk(min(NEIGHBORS, len(known)), dim=1).indices
     votes = functional.one_hot(classes[nearest], int(classes.max()) + 1).sum(1)
     first = functional.one_hot(classes[nearest[:, 0]], votes.shape[1])
     return (2 * votes + first).argmax(1)
@@ -181,7 +181,7 @@ class OwnImages(ImageTaskConfig):
     flip: bool | Auto = "auto"
     shift: int | Auto = "auto"
     crop: float | None = None
-    normalise: bool = True
+    normalize: bool = True
     label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
@@ -308,7 +308,7 @@ class OwnImagesTask(ClassificationTask):
         if self.shards is None:
             return cast(Samples, self.samples["train"])  # all that such a task is made of
         first = self.shards.first(most)
-        return first if self.statistics is None else Normalised(first, self.statistics)
+        return first if self.statistics is None else Normalized(first, self.statistics)
 
 
 def _look_at(own: OwnImages, data_dir: Path | None) -> Looked:
@@ -319,22 +319,22 @@ def _look_at(own: OwnImages, data_dir: Path | None) -> Looked:
         ValueError: there is no such data set.
     """
     if own.data in available(Dataset):
-        task = replace(own.plain(), normalise=False).load(data_dir)
+        task = replace(own.plain(), normalize=False).load(data_dir)
         return Looked(len(task.samples["train"]), min(task.shape[1:]), None)
     root = Path(own.data or "").expanduser()
     if shards.is_sharded(root):
         index = shards.load(root, size=SIZES[-1], channels=3)
         count = len(index.splits["train"])
-        return Looked(count, index.shorter, 1 if index.grey else 3)
+        return Looked(count, index.shorter, 1 if index.gray else 3)
     if not root.is_dir():
         own.plain().load(data_dir)  # says what is wrong, or has names of folders of its own
     found = layout.read(root)
     names = [name for part in found.names.values() for name in part]
     scanned, _ = headers.scan(root, names)
     count = len(found.names[layout.TRAIN]) - (own.valid or 0)
-    grey = all(header.mode in ("1", "L", "LA") for header in scanned)
+    gray = all(header.mode in ("1", "L", "LA") for header in scanned)
     return Looked(
         min(max(count, 1), own.samples or count),
         statistics.median(min(header.height, header.width) for header in scanned),
-        1 if grey else 3,
+        1 if gray else 3,
     )

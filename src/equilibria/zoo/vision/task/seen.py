@@ -18,7 +18,7 @@ from equilibria.run.data import available, storage
 from equilibria.run.data.dataset import Dataset, Samples
 from equilibria.run.data.storage import DataError, read_errors
 from equilibria.run.tasks.base import Task, TaskConfig
-from equilibria.run.tasks.normalisation import Statistics
+from equilibria.run.tasks.normalization import Statistics
 from equilibria.words import listed
 from equilibria.zoo.vision.data.shards.images import ShardImages
 
@@ -76,10 +76,10 @@ class _ImagesFile(TypedDict):
 
     labels: list[str]
     shape: list[int]
-    normalise: _Normal | None
+    normalize: _Normal | None
     kind: NotRequired[str]
     resize: NotRequired[_Resize | None]
-    colours: NotRequired[list[tuple[int, int, int]]]
+    colors: NotRequired[list[tuple[int, int, int]]]
     values: NotRequired[list[int]]
 
 
@@ -97,7 +97,7 @@ class Seen:
     """What the model tells: the class of an image, or "segmentation", of each of its pixels."""
     resize: Resize | None = None
     """How images were brought to one size; None where they were taken as they are."""
-    colours: tuple[tuple[int, int, int], ...] = ()
+    colors: tuple[tuple[int, int, int], ...] = ()
     """Red, green and blue of each class, in pictures of masks."""
     values: tuple[int, ...] = ()
     """The value of each class in the files of masks; empty for 0, 1, ..."""
@@ -120,11 +120,11 @@ class Seen:
             if normal is not None:
                 normal = Statistics(tuple(normal["mean"]), tuple(normal["deviation"]))
             resize, kind = content.get("resize"), content.get("kind", "classification")
-            colours = tuple((r, g, b) for r, g, b in content.get("colours", ()))
-            if not all(0 <= each < 256 for colour in colours for each in colour):
+            colors = tuple((r, g, b) for r, g, b in content.get("colours", ()))
+            if not all(0 <= each < 256 for color in colors for each in color):
                 raise ValueError("colours must be whole numbers from 0 to 255")
-            if kind == "segmentation" and len(colours) != len(labels):
-                raise ValueError(f"{len(colours)} colours of {len(labels)} classes")
+            if kind == "segmentation" and len(colors) != len(labels):
+                raise ValueError(f"{len(colors)} colours of {len(labels)} classes")
             values = tuple(content.get("values", ()))
             if values and not len({*values} & {*range(255)}) == len(values) == len(labels):
                 raise ValueError(f"values must be {len(labels)} numbers from 0 to 254, all unlike")
@@ -134,7 +134,7 @@ class Seen:
                 statistics=normal,
                 kind=kind,
                 resize=None if resize is None else Resize.of(resize),
-                colours=colours,
+                colors=colors,
                 values=values,
             )
         except ValueError as error:
@@ -194,7 +194,7 @@ class ImageTaskConfig(TaskConfig):
         if not (run / IMAGES).exists():
             return None
         seen = Seen.read(run / IMAGES)
-        return {"labels": seen.labels, "colours": seen.colours}
+        return {"labels": seen.labels, "colours": seen.colors}
 
     @override
     def read_inputs(

@@ -20,7 +20,7 @@ from equilibria.run.data.storage import DataError
 from equilibria.run.models import Model, ModelConfig
 from equilibria.run.tasks.base import TaskConfig, check_split
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
-from equilibria.run.tasks.normalisation import Statistics
+from equilibria.run.tasks.normalization import Statistics
 from equilibria.zoo.vision.data.segmentation import VOID, MaskedImages, SegmentationSet
 from equilibria.zoo.vision.model.config import VisionConfig
 from equilibria.zoo.vision.model.segmentation import upsample
@@ -80,8 +80,8 @@ class ImageSegmentation(ImageTaskConfig):
     crop: tuple[int, int] | Auto | None = None
     scale: tuple[float, float] = (1.0, 1.0)
     flip: bool = False
-    colour: float = 0.0
-    normalise: bool = False
+    color: float = 0.0
+    normalize: bool = False
     balance: float = 0.0
     hard: float | None = None
     hardest: float = 0.0
@@ -102,7 +102,7 @@ class ImageSegmentation(ImageTaskConfig):
             raise ValueError(f"channels must be 1, 3 or null; got {self.channels}")
         check_fields(self, "[1, inf)", "samples")
         check_fields(self, "(0, 1]", "hard")
-        check_fields(self, "[0, 1]", "colour", "hardest")
+        check_fields(self, "[0, 1]", "color", "hardest")
         check_fields(self, "[0, 2]", "balance")
         check_fields(self, "[0, inf)", "auxiliary", "presence")
 
@@ -167,7 +167,7 @@ class SegmentationTask(ImageTask):
         self.checksum = found.checksum
         self.splits = tuple(self.images)
         self.eval_split = "valid" if "valid" in self.splits else "test"
-        self.source, self.colours, self.values = found.title, found.colours, found.values
+        self.source, self.colors, self.values = found.title, found.colors, found.values
         self.labels = found.labels if seen is None else seen.labels
         self.classes = len(self.labels)
         self.numbers: Tensor | None = None
@@ -185,7 +185,7 @@ class SegmentationTask(ImageTask):
                 f"{seen.shape[0]}"
             )
         self.statistics = None if seen is None else seen.statistics
-        if config.normalise and seen is None:
+        if config.normalize and seen is None:
             self.statistics = self._statistics()
         self.auxiliary = config.auxiliary
         self.metrics = pixels.confusion_metrics(self.labels)
@@ -249,7 +249,7 @@ class SegmentationTask(ImageTask):
     @override
     def feed(self, batch_size: int, seed: int) -> Feed:
         config = self.config
-        view = SceneView(crop=self.crop, scale=config.scale, flip=config.flip, colour=config.colour)
+        view = SceneView(crop=self.crop, scale=config.scale, flip=config.flip, color=config.color)
         return SceneFeed(
             self.images["train"], batch_size, seed, view=view, statistics=self.statistics
         )
@@ -335,7 +335,7 @@ class SegmentationTask(ImageTask):
     def save(self, folder: Path) -> None:
         size = self.config.size
         resize = None if size is None else {"size": size, "share": 1.0, "fit": "stretch"}
-        more = {"colours": self.colours, "values": self.values}
+        more = {"colours": self.colors, "values": self.values}
         self.write_images(folder, "segmentation", resize, **more)
 
 

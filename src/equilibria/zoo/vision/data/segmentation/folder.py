@@ -184,7 +184,7 @@ def load(
         test=every.select(splits[TEST]),
         valid=every.select(splits["valid"]) if "valid" in splits else None,
         labels=classes.labels,
-        colours=_colours(source, of_masks, values),
+        colors=_colors(source, of_masks, values),
         values=tuple(values),
         checksum=f"sha256:{hashlib.sha256(key.encode()).hexdigest()}",
     )
@@ -332,7 +332,7 @@ def _where_255(found: np.ndarray) -> str:
     return ""
 
 
-def _colours(
+def _colors(
     source: Encoded, of_masks: Sequence[Header], values: Sequence[int]
 ) -> tuple[tuple[int, int, int], ...]:
     """The colours that values have in the first palette, if it tells them apart, or in `palette`.

@@ -254,7 +254,7 @@ class SegmentationSet:
     test: MaskedImages
     valid: MaskedImages | None
     labels: tuple[str, ...]
-    colours: tuple[tuple[int, int, int], ...]
+    colors: tuple[tuple[int, int, int], ...]
     checksum: str
     values: tuple[int, ...] = ()
 
@@ -272,15 +272,15 @@ def palette(count: int) -> tuple[tuple[int, int, int], ...]:
 
     Source: Everingham et al. 2012, VOCdevkit, VOClabelcolormap.
     """
-    colours: list[tuple[int, int, int]] = []
+    colors: list[tuple[int, int, int]] = []
     for number in range(count):
         channels = [0, 0, 0]
         for place in range(8):
             bits = number >> (3 * place)
             for channel in range(3):
                 channels[channel] |= (bits >> channel & 1) << (7 - place)
-        colours.append((channels[0], channels[1], channels[2]))
-    return tuple(colours)
+        colors.append((channels[0], channels[1], channels[2]))
+    return tuple(colors)
 
 
 # --- checked --------------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ def read_listed(
     numbers: Numbers,
     meaning: bytes = b"",
     labels: tuple[str, ...],
-    colours: tuple[tuple[int, int, int], ...],
+    colors: tuple[tuple[int, int, int], ...],
 ) -> SegmentationSet:
     """Return a data set of RGB images, on disk until they are used.
 
@@ -419,6 +419,6 @@ def read_listed(
         test=found["test" if "test" in found else "val"],
         valid=found.get("val") if "test" in found else None,
         labels=labels,
-        colours=colours,
+        colors=colors,
         checksum=f"sha256:{total}",
     )

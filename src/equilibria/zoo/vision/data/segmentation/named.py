@@ -85,7 +85,7 @@ def read_cityscapes(
         ]
     counts = {split: len(pairs) for split, pairs in splits.items()}
     part = "" if counts == CITYSCAPES_COUNTS else f" ({counts['train']:,} training images)"
-    _, labels, colours = zip(*CITYSCAPES_CLASSES, strict=True)
+    _, labels, colors = zip(*CITYSCAPES_CLASSES, strict=True)
     return read_listed(
         files.title + part,
         root,
@@ -93,7 +93,7 @@ def read_cityscapes(
         size=size,
         numbers=CITYSCAPES_NUMBERS,
         labels=labels,
-        colours=colours,
+        colors=colors,
     )
 
 
@@ -112,7 +112,7 @@ CITYSCAPES = Entry(
     remotes=(
         Remote(
             files=("leftImg8bit/train/", "leftImg8bit/val/", "gtFine/train/", "gtFine/val/"),
-            licence="non-commercial research, see https://www.cityscapes-dataset.com/license",
+            license="non-commercial research, see https://www.cityscapes-dataset.com/license",
             inside=("cityscapes",),
         ),
     ),
@@ -151,7 +151,7 @@ def read_voc(
     place = files.paths[0]
     root = _unpack(place) if place.name == VOC_ARCHIVE else place.parent.parent
     splits = {split: _pairs(root, split) for split in ("train", "val")}
-    colours = palette(len(VOC_LABELS))
+    colors = palette(len(VOC_LABELS))
     return read_listed(
         files.title,
         root,
@@ -159,7 +159,7 @@ def read_voc(
         size=size,
         numbers=VOC_NUMBERS,
         labels=VOC_LABELS,
-        colours=colours,
+        colors=colors,
     )
 
 
@@ -197,7 +197,7 @@ _PACKED = Remote(
     addresses=("http://host.robots.ox.ac.uk/pascal/VOC/voc2012/",),
     # From torchvision, datasets/voc.py.
     checksums={VOC_ARCHIVE: "md5:6cd6e144f989b92b3379bac3b3de84fd"},
-    licence="Flickr's terms of use; cite Everingham et al. 2012",
+    license="Flickr's terms of use; cite Everingham et al. 2012",
     size="2.0 GB",
     inside=("voc",),
     largest=VOC_LARGEST,
@@ -218,7 +218,7 @@ VOC = Entry(
 
 SHAPES_SIZE = (48, 64)
 SHAPES_LABELS = ("ground", "disc", "square", "triangle")
-SHAPES_COLOURS = ((40, 40, 60), (255, 60, 60), (60, 200, 255), (255, 220, 0))
+SHAPES_COLORS = ((40, 40, 60), (255, 60, 60), (60, 200, 255), (255, 220, 0))
 SHAPES_COUNTS = {"train": 600, "valid": 100, "test": 100}
 SHAPES_NUMBER = (1, 3)
 """Fewest and most shapes of an image; later ones hide earlier ones."""
@@ -254,7 +254,7 @@ def read_shapes(
         test=splits["test"],
         valid=splits["valid"],
         labels=SHAPES_LABELS,
-        colours=SHAPES_COLOURS,
+        colors=SHAPES_COLORS,
         checksum=f"sha256:{total.hexdigest()}",
     )
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from equilibria.run.data.storage import DataError, track
-from equilibria.run.tasks.normalisation import Statistics
+from equilibria.run.tasks.normalization import Statistics
 from equilibria.zoo.io import decode, headers
 from equilibria.zoo.io.headers import CHANNELS, Header
 from equilibria.zoo.io.image_files import View
@@ -39,7 +39,7 @@ from equilibria.zoo.vision.data.shards.index import (
     write_index,
 )
 
-GREY = ("1", "L", "LA", "La")
+GRAY = ("1", "L", "LA", "La")
 """Pillow's modes of grey images."""
 
 SPLITS = ("train", "valid", "test")
@@ -68,7 +68,7 @@ class ImageShards:
     shape: tuple[int, int, int]
     smallest: str
     shorter: float
-    grey: bool
+    gray: bool
     moments: Statistics
     checksum: str
 
@@ -145,7 +145,7 @@ def load(
         shape=shape,
         smallest=first.smallest,
         shorter=first.shorter,
-        grey=all(mode in GREY for each in abouts.values() for mode in each.modes),
+        gray=all(mode in GRAY for each in abouts.values() for mode in each.modes),
         moments=first.moments[shape[0]],
         checksum=_checksum(shards, first.labels),
     )
@@ -256,7 +256,7 @@ def survey(
     read = {split: _read(urls, split) for split, urls in splits.items()}
     found = [each for parts in read.values() for each in parts]
     labels = _labels(found) if labels is None else tuple(labels)
-    surveyed = {split: _summarise(parts, labels) for split, parts in read.items()}
+    surveyed = {split: _summarize(parts, labels) for split, parts in read.items()}
     for split, each in surveyed.items():
         shards = [replace(shard, url=_relative(shard.url, root)) for shard in each.shards]
         write_index(root / f"{split}.json", shards, {KEY: each.about.json()})
@@ -321,7 +321,7 @@ def _labels(found: Sequence[_ShardContent]) -> tuple[str, ...]:
     return tuple(sorted(names)) or tuple(map(str, range(largest + 1)))
 
 
-def _summarise(parts: Sequence[_ShardContent], labels: tuple[str, ...]) -> Surveyed:
+def _summarize(parts: Sequence[_ShardContent], labels: tuple[str, ...]) -> Surveyed:
     places = {label: place for place, label in enumerate(labels)}
     names = [name for each in parts for name in each.names]
     scanned = [header for each in parts for header in each.headers]

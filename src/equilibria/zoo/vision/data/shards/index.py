@@ -18,7 +18,7 @@ from urllib.parse import urlparse
 
 from equilibria import files
 from equilibria.run.data.storage import DataError, read_errors, require, write_errors
-from equilibria.run.tasks.normalisation import Statistics
+from equilibria.run.tasks.normalization import Statistics
 from equilibria.zoo.io.archive import DAMAGED, iterate_entries
 
 # --- address --------------------------------------------------------------------------------------

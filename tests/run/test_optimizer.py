@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from equilibria.run.optimiser import SGD, Adam, AdamW, Constant, Cosine, OneCycle, Poly
+from equilibria.run.optimizer import SGD, Adam, AdamW, Constant, Cosine, OneCycle, Poly
 
 
-def moved(optimiser, gradient, steps=1):
+def moved(optimizer, gradient, steps=1):
     """How far a weight of 1 has gone, at a constant gradient."""
     model = nn.Linear(1, 1)
     nn.init.ones_(model.weight)
-    torch_one = optimiser.build(model)
+    torch_one = optimizer.build(model)
     for _ in range(steps):
         model.weight.grad = torch.full((1, 1), gradient)
         torch_one.step()
@@ -75,16 +75,16 @@ def test_an_impossible_schedule_is_refused(bad):
 @pytest.mark.parametrize(("warmup", "steps"), [(0.05, 200), (0.3, 7), (0.25, 10)])
 def test_one_cycle_is_that_of_torch(warmup, steps):
     weight = nn.Parameter(torch.zeros(1))
-    optimiser = torch.optim.SGD([weight], lr=1.0)
+    optimizer = torch.optim.SGD([weight], lr=1.0)
     theirs = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, 2.0, steps, pct_start=warmup, anneal_strategy="linear", cycle_momentum=False
+        optimizer, 2.0, steps, pct_start=warmup, anneal_strategy="linear", cycle_momentum=False
     )
     schedule = OneCycle(warmup=warmup)
     for step in range(steps):
-        expected = optimiser.param_groups[0]["lr"] / 2.0
+        expected = optimizer.param_groups[0]["lr"] / 2.0
         assert schedule.factor(step, steps) == pytest.approx(expected, rel=1e-9), step
         if step + 1 < steps:
-            optimiser.step()
+            optimizer.step()
             theirs.step()
 
 

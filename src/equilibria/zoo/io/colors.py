@@ -35,7 +35,7 @@ def _wheel() -> np.ndarray:
     return np.floor(np.concatenate(parts)) / 255
 
 
-def flow_colours(flow: np.ndarray, scale: float, valid: np.ndarray | None = None) -> np.ndarray:
+def flow_colors(flow: np.ndarray, scale: float, valid: np.ndarray | None = None) -> np.ndarray:
     """Return a flow in the colours of the Middlebury wheel.
 
     White does not move; a flow as long as the scale is saturated, and a longer one darker. To the
@@ -69,13 +69,13 @@ def flow_colours(flow: np.ndarray, scale: float, valid: np.ndarray | None = None
     below = np.minimum(place.astype(int), len(wheel) - 2)
     part = (place - below)[..., None]
     hue = (1 - part) * wheel[below] + part * wheel[below + 1]
-    colour = np.where(length <= 1, 1 - length * (1 - hue), hue * _BEYOND)
-    colour[~known] = 0
+    color = np.where(length <= 1, 1 - length * (1 - hue), hue * _BEYOND)
+    color[~known] = 0
     # Rounding must not take a whole number to the one below.
-    return np.floor(255 * colour + 1e-6).astype(np.uint8).transpose(2, 0, 1)
+    return np.floor(255 * color + 1e-6).astype(np.uint8).transpose(2, 0, 1)
 
 
-def change_colours(change: np.ndarray, low: float = 1e-3, high: float = 10.0) -> np.ndarray:
+def change_colors(change: np.ndarray, low: float = 1e-3, high: float = 10.0) -> np.ndarray:
     """Return a map of lengths on a logarithmic scale from black (still) to white.
 
     Args:
@@ -88,10 +88,10 @@ def change_colours(change: np.ndarray, low: float = 1e-3, high: float = 10.0) ->
     """
     known = np.isfinite(change)
     share = np.log(np.clip(np.where(known, change, high), low, high) / low) / math.log(high / low)
-    grey = np.round(255 * share).astype(np.uint8)
+    gray = np.round(255 * share).astype(np.uint8)
     over = ~known | (change > high)
     red = np.array([255, 0, 0], np.uint8)[:, None, None]
-    return np.where(over, red, grey)
+    return np.where(over, red, gray)
 
 
 def legend(scale: float, size: int = 161) -> np.ndarray:
@@ -108,7 +108,7 @@ def legend(scale: float, size: int = 161) -> np.ndarray:
 
     places = np.linspace(-1, 1, size)
     u, v = np.meshgrid(places, places)
-    wheel = flow_colours(np.stack([u, v]), 1.0)
+    wheel = flow_colors(np.stack([u, v]), 1.0)
     wheel[:, np.hypot(u, v) > 1] = 255
     image = Image.new("RGB", (size, size + 20), "white")
     image.paste(Image.fromarray(wheel.transpose(1, 2, 0)))
@@ -118,7 +118,7 @@ def legend(scale: float, size: int = 161) -> np.ndarray:
     return np.array(image).transpose(2, 0, 1)
 
 
-def colour_png(pixels: np.ndarray) -> bytes:
+def color_png(pixels: np.ndarray) -> bytes:
     """Return pixels, uint8 (1 or 3, height, width), as a PNG file."""
     from PIL import Image
 

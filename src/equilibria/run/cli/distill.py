@@ -23,7 +23,7 @@ from typing import Any, Literal, cast
 from rich.table import Table
 from torch import Tensor
 
-from equilibria.learned import Distillation, Learned, Outcome, distil
+from equilibria.learned import Distillation, Learned, Outcome, distill
 from equilibria.run import neural, run
 from equilibria.run.cli.output import Output, progress_bar, say
 from equilibria.run.cli.parser import Parser, UserError, check_least, check_seed
@@ -35,7 +35,7 @@ from equilibria.words import percent
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `equilibria distil` with the words `argv` and return the exit status."""
+    """Run `equilibria distill` with the words `argv` and return the exit status."""
     usual = Distillation()
     parser = Parser("distil", __doc__)
     parser.add_argument("run", type=Path, help="run folder, for example runs/mnist")
@@ -89,12 +89,12 @@ def main(argv: Sequence[str]) -> int:
     folder.check_writable()
     check_seed(arguments.seed)
     how = _how(arguments)
-    unlabelled = _find_unlabelled(arguments, folder)
+    unlabeled = _find_unlabeled(arguments, folder)
     loaded = run.load(
         folder.path,
-        data=unlabelled is None,
+        data=unlabeled is None,
         data_dir=arguments.data_dir,
-        other=arguments.data if unlabelled is None else None,
+        other=arguments.data if unlabeled is None else None,
     )
     begin = _begin(arguments, folder, loaded)
     model = loaded.model.to(device(arguments.device))
@@ -103,7 +103,7 @@ def main(argv: Sequence[str]) -> int:
     how = neural.set_budget(how, model)
     began = time.perf_counter()
     with console.status("Collecting inputs ..."):
-        inputs = _inputs(arguments, loaded, model, unlabelled)
+        inputs = _inputs(arguments, loaded, model, unlabeled)
     if len(inputs) < 2:
         raise UserError(
             f"the data give {len(inputs)} batches, but at least 2 are needed, one for training and "
@@ -117,7 +117,7 @@ def main(argv: Sequence[str]) -> int:
             bar.update(shown, completed=done, total=total, description=words)
 
         try:
-            outcome = distil(model.deq, inputs, how, begin=begin, progress=tell)
+            outcome = distill(model.deq, inputs, how, begin=begin, progress=tell)
         except (ValueError, FloatingPointError) as error:
             raise UserError(f"{folder.path}: {error}") from None
     seconds = time.perf_counter() - began
@@ -170,7 +170,7 @@ def _how(arguments: Any) -> Distillation:
         raise UserError(f"--{str(error).replace('_', '-', 1)}") from None
 
 
-def _find_unlabelled(arguments: Any, folder: run.Folder) -> Iterator[Tensor] | None:
+def _find_unlabeled(arguments: Any, folder: run.Folder) -> Iterator[Tensor] | None:
     """The inputs to train on, where they have no labels; None for inputs of a task's data."""
     if arguments.data is None or not folder.path.is_dir():
         return None
@@ -188,11 +188,11 @@ def _inputs(
     arguments: Any,
     loaded: run.Run,
     model: EquilibriumModel,
-    unlabelled: Iterator[Tensor] | None,
+    unlabeled: Iterator[Tensor] | None,
 ) -> list[tuple[Any, ...]]:
     """The layer's inputs to train on, batch by batch."""
-    if unlabelled is not None:
-        return neural.inputs_from(model, unlabelled)
+    if unlabeled is not None:
+        return neural.inputs_from(model, unlabeled)
     batches, size = arguments.batches, arguments.batch_size or loaded.recipe.rows
     other = loaded.other is not None
     options: Any = {"batches": batches, "batch_size": size, "seed": arguments.seed, "other": other}

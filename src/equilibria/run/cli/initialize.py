@@ -4,7 +4,7 @@ The recurrent weights of the recipe's own model are drawn from each ensemble at 
 batch of its training data is solved: how many samples converge with the recipe's solver and with
 plain iteration, in how many evaluations, and with which spectral radius at z*, compared with the
 prediction for wide networks where the theory covers the cell. The largest radius over the samples
-counts, as for the key `initialisation.radius`. Prints a table, in which a star marks the
+counts, as for the key `initialization.radius`. Prints a table, in which a star marks the
 recommended start, and writes the numbers and a figure to a folder. Nothing is trained. Every key of
 the recipe is also an option, as for `train`.
 """
@@ -42,7 +42,7 @@ JSON, FIGURE = "initialise.json", "initialise.svg"
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run `equilibria initialise` with the words `argv`."""
+    """Run `equilibria initialize` with the words `argv`."""
     parser = _parser()
     own, overrides = parser.separate(argv)
     arguments = parser.parse_args(own)
@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> None:
 
 def _parser() -> Parser:
     parser = Parser(
-        "initialise", __doc__, usage="equilibria initialise RECIPE [options] [--KEY VALUE ...]"
+        "initialise", __doc__, usage="equilibria initialize RECIPE [options] [--KEY VALUE ...]"
     )
     parser.add_argument(
         "recipe", type=str, help="name of a recipe (see `equilibria recipes`), or a YAML file"
@@ -155,11 +155,11 @@ def _command(
         return None
     options = dict(config.pairs(given[1:]))
     for replaced in ("name", "ensemble", "scale", "radius"):
-        options.pop(f"initialisation.{replaced}", None)
+        options.pop(f"initialization.{replaced}", None)
     kept = [word for key, value in options.items() for word in (f"--{key}", value)]
     words = ["equilibria", "train", given[0], *kept, *advice.options.split()]
-    if recipe.initialisation is not None and recipe.initialisation.radius is not None:
-        words += ["--initialisation.radius", "null"]
+    if recipe.initialization is not None and recipe.initialization.radius is not None:
+        words += ["--initialization.radius", "null"]
     if data_dir is not None:
         words += ["--data-dir", str(data_dir)]
     return shlex.join(words)
@@ -191,7 +191,7 @@ def show(console: Console, found: Sweep, advice: Recommendation, command: str | 
 
 # --- initialise figure ----------------------------------------------------------------------------
 
-# The figure of `equilibria initialise`: radius, convergence and evaluations against the scale.
+# The figure of `equilibria initialize`: radius, convergence and evaluations against the scale.
 
 
 def panels(found: Sweep) -> list[Panel]:
@@ -233,9 +233,9 @@ Figure = Callable[[Start], float | None]
 def _lines(found: Sweep, own: Figure, other: Figure, high: Figure | None = None) -> list[Series]:
     """For each ensemble a line with a band up to `high`, and a dashed one to compare it with."""
     series: list[Series] = []
-    for colour, name in enumerate(found.ensembles):
+    for color, name in enumerate(found.ensembles):
         starts = found.of(name)
-        line = partial(Series, x=[start.scale for start in starts], colour=colour)
+        line = partial(Series, x=[start.scale for start in starts], color=color)
         y = [own(start) for start in starts]
         band: Any = {"low": y, "high": [high(start) for start in starts]} if high else {}
         series.append(line(label=name, y=y, style="marked", **band))

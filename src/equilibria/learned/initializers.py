@@ -123,7 +123,7 @@ GUESSES = {"sequence": SequenceGuess, "image": ImageGuess, "dense": DenseGuess}
 """Kinds of initial guesses, by the names under which they are saved."""
 
 
-class Initialiser(nn.Module):
+class Initializer(nn.Module):
     """h(x): an initial guess for each leaf of a layer's state, from the first tensor of its inputs.
 
     Args:
@@ -173,7 +173,7 @@ def injection(inputs: Tree) -> Tensor:
     )
 
 
-def initialiser_for(inputs: Tree, own: Tree, budget: int) -> Initialiser:
+def initializer_for(inputs: Tree, own: Tree, budget: int) -> Initializer:
     """Return an untrained initialiser for a layer, which returns the layer's own initial state.
 
     Args:
@@ -190,7 +190,7 @@ def initialiser_for(inputs: Tree, own: Tree, budget: int) -> Initialiser:
     makers = [_maker(u, leaf) for leaf in flatten(own)[0]]
     of_rank = sum(sum(p.numel() for p in make(2).parameters()) for make in makers) / 2
     rank = max(2, min(RANK, int(budget / of_rank)))
-    return Initialiser([make(rank) for make in makers])
+    return Initializer([make(rank) for make in makers])
 
 
 def _maker(u: Tensor, leaf: Tensor) -> Callable[[int], Guess]:

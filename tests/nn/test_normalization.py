@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from equilibria.nn import spectral_norm, weight_norm
-from equilibria.nn.normalisation import _log_norm
+from equilibria.nn.normalization import _log_norm
 
 
 def layers():
@@ -89,13 +89,13 @@ def test_spectral_norm_leaves_small_weights_alone():
 def test_the_bound_holds_while_training():
     torch.manual_seed(0)
     layer = spectral_norm(nn.Linear(20, 20), 0.9)
-    optimiser = torch.optim.Adam(layer.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=1e-2)
     x, norms = torch.randn(64, 20), []
     for _ in range(100):
         loss = (layer(x) - 5 * x).square().mean()  # pulls all singular values up
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         norms.append(torch.linalg.matrix_norm(layer.weight.detach(), 2).item())
     assert max(norms) <= 0.9 * (1 + 1e-5)
     assert norms[-1] > 0.9 * 20 ** (-1 / 128) * (1 - 1e-5)

@@ -68,7 +68,7 @@ class Statistics:
             channel = deviation.index(0.0)
             raise ValueError(
                 f"normalise needs channels that differ among pixels; channel {channel} is "
-                f"{mean[channel]:g} everywhere: set task.normalise to false"
+                f"{mean[channel]:g} everywhere: set task.normalize to false"
             )
         return cls(mean, deviation)
 
@@ -82,7 +82,7 @@ class Statistics:
 
 
 @dataclass(frozen=True)
-class Normalised:
+class Normalized:
     """Samples whose images are normalised as they are given out."""
 
     images: Samples
@@ -105,6 +105,6 @@ class Normalised:
         inputs, targets = self.images[index]
         return self.statistics.apply(inputs), targets
 
-    def select(self, index: Tensor) -> Normalised:
+    def select(self, index: Tensor) -> Normalized:
         """Return the samples at some places."""
-        return Normalised(self.images.select(index), self.statistics)
+        return Normalized(self.images.select(index), self.statistics)

@@ -39,7 +39,7 @@ def weight_of(trainer):
 @pytest.mark.parametrize("ensemble", ["gaussian", "orthogonal", "goe"])
 def test_the_first_batch_has_the_radius_that_was_asked_for(tree, make, ensemble):
     tree["model"]["bound"] = None
-    tree["initialisation"] = {"ensemble": ensemble, "radius": 0.6}
+    tree["initialization"] = {"ensemble": ensemble, "radius": 0.6}
     trainer, _ = make()
     assert radius_of(trainer) == pytest.approx(0.6, abs=0.025)
     assert trainer.start.beginning.radius == pytest.approx(0.6, abs=0.02)
@@ -49,15 +49,15 @@ def test_the_first_batch_has_the_radius_that_was_asked_for(tree, make, ensemble)
 def test_a_radius_scales_what_a_scale_would_draw(tree, make):
     """Also where it is measured on another device: the weights are drawn before they move."""
     tree["model"]["bound"] = None
-    tree["initialisation"] = {"ensemble": "gaussian", "radius": 0.6}
+    tree["initialization"] = {"ensemble": "gaussian", "radius": 0.6}
     one = weight_of(make("one")[0])
-    tree["initialisation"] = {"ensemble": "gaussian", "scale": 1.0}
+    tree["initialization"] = {"ensemble": "gaussian", "scale": 1.0}
     other = weight_of(make("other")[0])
     torch.testing.assert_close(one / one.norm(), other / other.norm())
 
 
 def test_an_examination_leaves_all_random_generators(tree):
-    recipe = recipes.parse({**tree, "initialisation": RADIUS})
+    recipe = recipes.parse({**tree, "initialization": RADIUS})
     task = recipe.task.load()
     states = random.getstate(), numpy.random.get_state()[1].copy(), torch.get_rng_state()
     found = examine_start(recipe, task, ensembles=["gaussian"], scales=[0.3], draws=1, samples=4)
@@ -69,7 +69,7 @@ def test_an_examination_leaves_all_random_generators(tree):
 
 def test_the_rest_of_the_model_and_of_the_run_is_as_without(tree, make, weights):
     plain = weights(make("plain")[0])
-    tree["initialisation"] = RADIUS
+    tree["initialization"] = RADIUS
     begun = weights(make("begun")[0])
     changed = {name for name, value in plain.items() if not torch.equal(value, begun[name])}
     assert changed == {"deq.cell.linear.parametrizations.weight.original"}
@@ -77,13 +77,13 @@ def test_the_rest_of_the_model_and_of_the_run_is_as_without(tree, make, weights)
 
 def test_without_scale_and_radius_the_scale_is_one(tree, make):
     tree["model"]["bound"] = None
-    tree["initialisation"] = {"ensemble": "orthogonal"}
+    tree["initialization"] = {"ensemble": "orthogonal"}
     (row,) = make()[0].start.beginning.rows
     assert row.scale == 1 and row.gain == pytest.approx(1)
 
 
 def test_what_was_set_is_printed_and_recorded(tree, make):
-    tree |= {"initialisation": RADIUS, "epochs": 1}
+    tree |= {"initialization": RADIUS, "epochs": 1}
     trainer, folder = make()
     fit(trainer, folder, Console(file=(out := io.StringIO()), width=200))
     assert "Recurrent weights: deq.cell.linear.weight (16 x 16): goe, scale" in out.getvalue()
@@ -98,9 +98,9 @@ def test_a_radius_that_cannot_be_had_is_said_before_there_is_a_run(tree, tmp_pat
     """And that it is searched for."""
     out = io.StringIO()
     tree["model"]["bound"] = 0.3
-    tree["initialisation"] = {"ensemble": "gaussian", "radius": 0.8}
+    tree["initialization"] = {"ensemble": "gaussian", "radius": 0.8}
     recipe = recipes.parse(tree)
-    with pytest.raises(TrainingError, match=r"initialisation\.radius 0\.8: .*measured were"):
+    with pytest.raises(TrainingError, match=r"initialization\.radius 0\.8: .*measured were"):
         train(recipe, tmp_path / "run", console=Console(file=out, width=200))
     assert not (tmp_path / "run").exists()
     assert "Searching for the scale" in out.getvalue() and "radius of 0.8" in out.getvalue()
@@ -109,7 +109,7 @@ def test_a_radius_that_cannot_be_had_is_said_before_there_is_a_run(tree, tmp_pat
 def test_resumed_is_uninterrupted_and_measures_nothing_again(
     tree, make, quiet, weights, tmp_path, monkeypatch
 ):
-    tree["initialisation"] = RADIUS
+    tree["initialization"] = RADIUS
     whole, _ = make("whole")
     fit(whole, _, quiet)
     recipe, steps = recipes.parse(tree), iter(range(1, 100))
@@ -119,7 +119,7 @@ def test_resumed_is_uninterrupted_and_measures_nothing_again(
     def never(*_, **__):
         raise AssertionError("the weights are those of the checkpoint")
 
-    monkeypatch.setattr("equilibria.run.initialisation.set_radius", never)
+    monkeypatch.setattr("equilibria.run.initialization.set_radius", never)
     seen = []
     monkeypatch.setattr(
         "equilibria.run.loop.conclude",
@@ -139,29 +139,29 @@ def test_resumed_is_uninterrupted_and_measures_nothing_again(
         ({"scale": -1.0}, "finite and not negative; got -1.0"),
         ({"scale": float("inf")}, "finite and not negative; got inf"),
         ({"ensemble": "gausian"}, "did you mean 'gaussian'?"),
-        ({"radios": 0.5}, "did you mean 'initialisation.radius'?"),
+        ({"radios": 0.5}, "did you mean 'initialization.radius'?"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
 )
 def test_what_a_recipe_cannot_ask_for(tree, given, message):
-    with pytest.raises(ConfigError, match="initialisation") as error:
-        recipes.parse({**tree, "initialisation": given})
+    with pytest.raises(ConfigError, match="initialization") as error:
+        recipes.parse({**tree, "initialization": given})
     assert message in str(error.value)
 
 
 def test_an_explicit_network_has_no_recurrent_weights(tree):
-    tree |= {"model": {"name": "resnet"}, "initialisation": RADIUS}
+    tree |= {"model": {"name": "resnet"}, "initialization": RADIUS}
     del tree["solver"]
-    with pytest.raises(ConfigError, match="initialisation"):
+    with pytest.raises(ConfigError, match="initialization"):
         recipes.parse(tree)
 
 
 def test_an_option_takes_the_scale_away(tree):
-    tree["initialisation"] = {"ensemble": "goe", "scale": 0.4}
-    words = ("--initialisation.scale", "null", "--initialisation.radius", "0.7")
-    begins = recipes.parse(tree, words).initialisation
+    tree["initialization"] = {"ensemble": "goe", "scale": 0.4}
+    words = ("--initialization.scale", "null", "--initialization.radius", "0.7")
+    begins = recipes.parse(tree, words).initialization
     assert begins.scale is None and begins.radius == 0.7 and begins.ensemble == "goe"
-    assert recipes.parse(recipes.dump(recipes.parse(tree, words))).initialisation == begins
+    assert recipes.parse(recipes.dump(recipes.parse(tree, words))).initialization == begins
 
 
 def test_a_text_is_measured_as_far_as_it_is_solved_at_once(language, make, monkeypatch):
@@ -171,10 +171,10 @@ def test_a_text_is_measured_as_far_as_it_is_solved_at_once(language, make, monke
         seen.append(tuple(inputs.shape))
         raise ValueError("seen")
 
-    monkeypatch.setattr("equilibria.run.initialisation.set_radius", stop)
+    monkeypatch.setattr("equilibria.run.initialization.set_radius", stop)
     language["model"]["subsequence"] = 3
-    language["initialisation"] = {"ensemble": "orthogonal", "radius": 0.7}
-    with pytest.raises(TrainingError, match=r"initialisation\.radius 0\.7: seen"):
+    language["initialization"] = {"ensemble": "orthogonal", "radius": 0.7}
+    with pytest.raises(TrainingError, match=r"initialization\.radius 0\.7: seen"):
         make(tree=language)
     assert seen == [(4, 3)]
 
@@ -188,7 +188,7 @@ def work(rank, tree, place):
 
 def test_two_processes_begin_as_one(tree, make, tmp_path):
     """Each measures the radius on the whole first batch, not on its own part of it."""
-    tree["initialisation"] = RADIUS
+    tree["initialization"] = RADIUS
     several(work, 2, tree, tmp_path)
     one = weight_of(make()[0])
     for rank in (0, 1):

@@ -21,7 +21,7 @@ HELD_OUT = 4
 """One in this many batches is held out for the contest."""
 
 
-def distil(
+def distill(
     layer: DEQ,
     batches: Iterable[Sequence[Any]],
     how: Distillation | None = None,

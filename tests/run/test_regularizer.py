@@ -10,7 +10,7 @@ from rich.console import Console
 from equilibria.run import recipe as recipes
 from equilibria.run.config import ConfigError
 from equilibria.run.loop import fit
-from equilibria.run.regulariser import EvaluationBudget, JacobianPenalty
+from equilibria.run.regularizer import EvaluationBudget, JacobianPenalty
 from equilibria.run.start import TrainingError
 
 UNTIMED = {"seconds": 0, "throughput": {}}
@@ -102,13 +102,13 @@ def test_impossible_controllers_are_refused(options, message: str) -> None:
         EvaluationBudget(**options)
 
 
-JR = ("--regulariser.name", "JacobianPenalty", "--regulariser.probability", "0.5")
-BUDGET = ("--regulariser.controller.name", "EvaluationBudget", "--regulariser.controller.every")
+JR = ("--regularizer.name", "JacobianPenalty", "--regularizer.probability", "0.5")
+BUDGET = ("--regularizer.controller.name", "EvaluationBudget", "--regularizer.controller.every")
 CORRECTION = ("--correction.name", "FixedPointCorrection")
 
 
 def test_a_recipe_names_it_and_keeps_it(tree) -> None:
-    tree["regulariser"] = {
+    tree["regularizer"] = {
         "name": "JacobianPenalty",
         "gamma": 1.6,
         "final_gamma": 2.5,
@@ -117,33 +117,33 @@ def test_a_recipe_names_it_and_keeps_it(tree) -> None:
     }
     tree["correction"] = {"name": "FixedPointCorrection", "count": 2}
     recipe = recipes.parse(tree)
-    assert recipe.regulariser and recipe.regulariser.final_gamma == 2.5
-    assert recipe.regulariser.controller == EvaluationBudget(evals=12)
+    assert recipe.regularizer and recipe.regularizer.final_gamma == 2.5
+    assert recipe.regularizer.controller == EvaluationBudget(evals=12)
     assert recipe.correction and recipe.correction.count == 2
     assert recipes.parse(recipes.dump(recipe)) == recipe
-    plain = recipes.parse({**tree, "regulariser": None, "correction": None})
-    assert plain.regulariser is None and plain.correction is None
+    plain = recipes.parse({**tree, "regularizer": None, "correction": None})
+    assert plain.regularizer is None and plain.correction is None
 
 
 def test_an_option_takes_a_regulariser_away(tree) -> None:
-    tree["regulariser"] = {"name": "JacobianPenalty", "gamma": 2.0}
-    assert recipes.parse(tree, ["--regulariser.name", "null"]).regulariser is None
-    assert recipes.parse(tree, ["--regulariser.name=null"]).regulariser is None
-    assert recipes.parse(tree, ["--regulariser.controller.name", "null"]).regulariser is not None
+    tree["regularizer"] = {"name": "JacobianPenalty", "gamma": 2.0}
+    assert recipes.parse(tree, ["--regularizer.name", "null"]).regularizer is None
+    assert recipes.parse(tree, ["--regularizer.name=null"]).regularizer is None
+    assert recipes.parse(tree, ["--regularizer.controller.name", "null"]).regularizer is not None
     with pytest.raises(ConfigError, match="unknown option"):
-        recipes.parse(tree, ["--regulariser.name", "null", "--regulariser.gamma", "1"])
+        recipes.parse(tree, ["--regularizer.name", "null", "--regularizer.gamma", "1"])
     with pytest.raises(ConfigError, match="solver: is missing"):
         recipes.parse(tree, ["--solver.name", "null"])
 
 
 def test_a_budget_that_no_solve_can_exceed_is_refused(tree) -> None:
     with pytest.raises(ConfigError, match=r"solver\.max_evals is 30"):
-        recipes.parse(tree, [*JR, *BUDGET, "5", "--regulariser.controller.evals", "30"])
+        recipes.parse(tree, [*JR, *BUDGET, "5", "--regularizer.controller.evals", "30"])
 
 
 def test_log_and_terminal_tell_penalty_share_and_gamma(make) -> None:
-    trainer, folder = make("run", *JR, "--regulariser.gamma", "0.5", *CORRECTION)
-    drawn = [trainer.recipe.regulariser.drawn(step, 10, 0) for step in range(10)]
+    trainer, folder = make("run", *JR, "--regularizer.gamma", "0.5", *CORRECTION)
+    drawn = [trainer.recipe.regularizer.drawn(step, 10, 0) for step in range(10)]
     console = Console(file=io.StringIO(), width=200, color_system=None)
     fit(trainer, folder, console)
     for epoch, record in enumerate(folder.read_metrics()):
@@ -169,7 +169,7 @@ def test_in_reduced_precision(make, quiet) -> None:
 def test_without_them_nothing_changes(make, quiet, whole, weights) -> None:
     """A penalty of weight zero leaves the run as it is, to the last bit."""
     plain, folder = whole
-    none, other = make("none", *JR, "--regulariser.gamma", "0")
+    none, other = make("none", *JR, "--regularizer.gamma", "0")
     fit(none, other, quiet)
     assert all(torch.equal(a, weights(none)[k]) for k, a in plain.items())
     assert "regulariser" not in folder.read_metrics()[0]
@@ -182,20 +182,20 @@ def test_the_penalty_lowers_evaluations_and_radius(make, quiet) -> None:
         fit(trainer, folder, quiet)
         return folder.read_metrics()[-1]
 
-    free, held = last("free"), last("held", *JR, "--regulariser.gamma", "20")
+    free, held = last("free"), last("held", *JR, "--regularizer.gamma", "20")
     assert held["spectral_radius"]["mean"] < 0.8 * free["spectral_radius"]["mean"]
     assert held["test"]["forward"]["evals"]["mean"] < free["test"]["forward"]["evals"]["mean"]
 
 
 def test_the_controller_raises_gamma_while_solves_are_too_long(make, quiet) -> None:
-    options = (*JR, *BUDGET, "2", "--regulariser.controller.evals", "2")
+    options = (*JR, *BUDGET, "2", "--regularizer.controller.evals", "2")
     trainer, folder = make("run", *options)
     fit(trainer, folder, quiet)
     factors = [record["regulariser"]["factor"] for record in folder.read_metrics()]
-    assert 1 < factors[0] < factors[1] == trainer.stabiliser.factor
+    assert 1 < factors[0] < factors[1] == trainer.stabilizer.factor
     easy, folder = make("easy", *options[:-1], "29")
     fit(easy, folder, quiet)
-    assert easy.stabiliser.factor < 1
+    assert easy.stabilizer.factor < 1
 
 
 class Killed(Exception):
@@ -203,7 +203,7 @@ class Killed(Exception):
 
 
 def test_killed_and_resumed_equals_uninterrupted(make, quiet, weights) -> None:
-    options = (*JR, *BUDGET, "3", "--regulariser.controller.evals", "4", *CORRECTION)
+    options = (*JR, *BUDGET, "3", "--regularizer.controller.evals", "4", *CORRECTION)
     options = (*options, "--checkpoint.every", "2")
     whole, folder = make("whole", *options)
     fit(whole, folder, quiet)
@@ -224,13 +224,13 @@ def test_killed_and_resumed_equals_uninterrupted(make, quiet, weights) -> None:
     assert all(torch.equal(a, weights(whole)[k]) for k, a in weights(again).items())
     for one, other in zip(folder.read_metrics(), expected, strict=True):
         assert one | UNTIMED == other | UNTIMED
-    assert again.stabiliser.state() == whole.stabiliser.state()
+    assert again.stabilizer.state() == whole.stabilizer.state()
 
 
 def test_an_infinite_penalty_stops_the_run_before_the_step(make, quiet, weights) -> None:
-    trainer, folder = make("run", *JR[:2], "--regulariser.gamma", "1e300")
+    trainer, folder = make("run", *JR[:2], "--regularizer.gamma", "1e300")
     before = weights(trainer)
-    trainer.stabiliser.factor = 1e300
+    trainer.stabilizer.factor = 1e300
     with pytest.raises(TrainingError, match="the sum of the regulariser and the correction"):
         fit(trainer, folder, quiet)
     assert all(torch.equal(a, before[k]) for k, a in weights(trainer).items())

@@ -18,7 +18,7 @@ from equilibria.solve import Solution
 from equilibria.stability import jacobian_penalty
 
 
-class Stabiliser(Hook):
+class Stabilizer(Hook):
     """The regulariser and the correction of a run whose recipe has either or both.
 
     Args:
@@ -50,22 +50,22 @@ class Stabiliser(Hook):
 
         For a model with several consecutive solves, the penalty is their mean.
         """
-        solutions, share, penalised = forward.prediction.solutions, forward.share, forward.penalised
+        solutions, share, penalized = forward.prediction.solutions, forward.share, forward.penalized
         terms: list[Tensor] = []
         self.counts["steps"] += share
         if (correction := self.recipe.correction) is not None:
             states = list(zip(*(each.states for each in solutions), strict=True))
             terms.append(correction(forward.early_loss, states))
             self.counts["correction"] += float(terms[-1].detach())
-        if (regulariser := self.recipe.regulariser) is not None:
+        if (regularizer := self.recipe.regularizer) is not None:
             begin, steps = self.recipe.segment(step, self.steps_per_epoch)
-            gamma = regulariser.at(step - begin, steps)[0]
+            gamma = regularizer.at(step - begin, steps)[0]
             weight = share * self.factor * gamma
-            if penalised is None:
-                penalised = regulariser.drawn(step, steps, self.recipe.seed, begin)
+            if penalized is None:
+                penalized = regularizer.drawn(step, steps, self.recipe.seed, begin)
             self.counts["gamma"] += weight
-            if penalised and weight > 0.0:
-                penalties = [jacobian_penalty(each, regulariser.samples) for each in solutions]
+            if penalized and weight > 0.0:
+                penalties = [jacobian_penalty(each, regularizer.samples) for each in solutions]
                 penalty = sum(penalties[1:], penalties[0]) / len(penalties)
                 terms.append(weight * penalty)
                 self.counts["applied"] += share
@@ -74,7 +74,7 @@ class Stabiliser(Hook):
 
     def observe(self, step: int, solutions: Sequence[Solution]) -> None:
         """Record the evaluations of a step's solves."""
-        controller = self.recipe.regulariser and self.recipe.regulariser.controller
+        controller = self.recipe.regularizer and self.recipe.regularizer.controller
         evals = torch.cat([each.stats.evals for each in solutions])
         if self.recipe.correction is not None:  # its depths are the same on all processes
             self.length = self._mean(float(evals.sum()), evals.numel())
@@ -100,13 +100,13 @@ class Stabiliser(Hook):
         self.counts = defaultdict(float)
         steps = max(1, total["steps"])
         record: dict[str, Any] = {}
-        if self.recipe.regulariser is not None:
+        if self.recipe.regularizer is not None:
             record["regulariser"] = {
                 "penalty": total["penalty"] / total["applied"] if total["applied"] else None,
                 "applied": total["applied"] / steps,
                 "gamma": total["gamma"] / steps,
             }
-            if self.recipe.regulariser.controller is not None:
+            if self.recipe.regularizer.controller is not None:
                 record["regulariser"]["factor"] = self.factor
         if self.recipe.correction is not None:
             record["correction"] = {"loss": total["correction"] / steps}

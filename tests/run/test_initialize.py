@@ -1,4 +1,4 @@
-"""`equilibria initialise`, as a user meets it."""
+"""`equilibria initialize`, as a user meets it."""
 
 import contextlib
 import io
@@ -48,7 +48,7 @@ def fails(capsys, *argv):
     capsys.readouterr()
     assert main(["initialise", *map(str, argv)]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("equilibria initialise: error: ") and len(error.splitlines()) == 1
+    assert error.startswith("equilibria initialize: error: ") and len(error.splitlines()) == 1
     return error
 
 
@@ -120,35 +120,35 @@ def test_a_radius_out_of_reach_and_all_else_there_is_to_say(place, tmp_path):
     """What trains otherwise than it was measured, and what is asked for in vain."""
     data = tmp_path / "data"
     data.mkdir()
-    given = ["--model.bound", ".5", "--initialisation.radius", "0.9", "--precision=bf16"]
+    given = ["--model.bound", ".5", "--initialization.radius", "0.9", "--precision=bf16"]
     given += ["--pretrain.name", "ShallowStart", "--pretrain.steps", "3"]
-    given += ["--seed", "2", "--data-dir", str(data), "--initialisation.scale=null"]
+    given += ["--seed", "2", "--data-dir", str(data), "--initialization.scale=null"]
     words = [str(place / "narrow.yaml"), "--out", str(place / "vain"), *QUICKEST, *given]
     assert main(["initialise", *words]) == 0
     content = json.loads((place / "vain" / "initialise.json").read_text())
     assert content["sweep"]["own"] is None
     text = " ".join(content["recommendation"]["warnings"])
-    assert "cannot be reached: initialisation.radius 0.9: " in text
+    assert "cannot be reached: initialization.radius 0.9: " in text
     assert "trains in bf16" in text and "first 3 steps (pretrain)" in text
     command = shlex.split(content["recommendation"]["command"])
     assert command[-2:] == ["--data-dir", str(data)]
     asked = recipes.load(command[2], command[3:-2])  # of an option given twice the last counts
-    assert (asked.seed, asked.initialisation.radius) == (2, None)
-    assert asked.initialisation.scale == content["recommendation"]["scale"]
+    assert (asked.seed, asked.initialization.radius) == (2, None)
+    assert asked.initialization.scale == content["recommendation"]["scale"]
 
 
 @pytest.mark.usefixtures("unsaved")
 def test_a_recipe_with_a_radius_is_examined_as_it_would_be_trained(place):
     """Its radius is set on the whole first batch of training, not on what is solved for."""
     path = place / "radius.yaml"
-    begins = {"initialisation": {"ensemble": "goe", "radius": 0.6}, "batch_size": 32}
+    begins = {"initialization": {"ensemble": "goe", "radius": 0.6}, "batch_size": 32}
     path.write_text(yaml.safe_dump({**RECIPE, **begins}))
     words = [str(path), "--out", str(place / "radius"), *QUICKEST[2:], "--samples", "32"]
     assert main(["initialise", *words]) == 0
     content = json.loads((place / "radius" / "initialise.json").read_text())
     assert content["sweep"]["own"]["largest"] == pytest.approx(0.6, abs=0.025)
     command = content["recommendation"]["command"]
-    assert command.endswith("--initialisation.radius null")
+    assert command.endswith("--initialization.radius null")
 
 
 @pytest.mark.usefixtures("unsaved")
@@ -178,7 +178,7 @@ def test_an_examination_is_not_overwritten_unless_asked(place, capsys):
         (["RECIPE", "--samples", "0"], "samples must be 1 or more; got 0"),
         (["RECIPE", "--samples", "100000"], "samples is 100000"),
         (["RECIPE", "--solver.histroy", "3"], "did you mean 'solver.history'?"),
-        (["RECIPE", "--initialisation.layers", '["*nothing*"]'], "no recurrent weight matches"),
+        (["RECIPE", "--initialization.layers", '["*nothing*"]'], "no recurrent weight matches"),
         (["RECIPE", "--model.name", "monotone-dense"], "no recurrent weight"),
         (["EXPLICIT"], "explicit network"),
     ],

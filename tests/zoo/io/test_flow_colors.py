@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from equilibria.zoo.io.colours import (
+from equilibria.zoo.io.colors import (
     Lengths,
     _wheel,
-    change_colours,
-    colour_png,
-    flow_colours,
+    change_colors,
+    color_png,
+    flow_colors,
     legend,
 )
 
 
-def colour(u, v, scale=1.0):
-    return flow_colours(np.array([[[u]], [[v]]], np.float32), scale)[:, 0, 0].tolist()
+def color(u, v, scale=1.0):
+    return flow_colors(np.array([[[u]], [[v]]], np.float32), scale)[:, 0, 0].tolist()
 
 
 def test_the_wheel_has_55_colours_and_its_corners_are_pure():
@@ -45,36 +45,36 @@ def test_the_wheel_has_55_colours_and_its_corners_are_pure():
     ],
 )
 def test_directions_have_the_hues_of_the_wheel(u, v, expected):
-    assert np.abs(np.array(colour(u, v)) - expected).max() <= 1
+    assert np.abs(np.array(color(u, v)) - expected).max() <= 1
 
 
 def test_length_is_saturation_and_what_is_longer_is_darker():
-    assert colour(0.0, 0.0) == [255, 255, 255]
-    assert colour(4.0, 0.0, scale=8.0) == [255, 127, 127]
-    assert colour(9.0, 0.0, scale=8.0) == [191, 0, 0]
-    assert colour(2.0, 1.0, scale=4.0) == colour(1.0, 0.5, scale=2.0)
+    assert color(0.0, 0.0) == [255, 255, 255]
+    assert color(4.0, 0.0, scale=8.0) == [255, 127, 127]
+    assert color(9.0, 0.0, scale=8.0) == [191, 0, 0]
+    assert color(2.0, 1.0, scale=4.0) == color(1.0, 0.5, scale=2.0)
 
 
 def test_opposite_directions_differ_and_what_is_unknown_is_black():
     flow = np.array([[[1.0, np.nan, 1.0]], [[0.0, 0.0, 0.0]]])
-    found = flow_colours(flow, 1.0, np.array([[True, True, False]]))
+    found = flow_colors(flow, 1.0, np.array([[True, True, False]]))
     assert found[:, 0].T.tolist() == [[255, 0, 0], [0, 0, 0], [0, 0, 0]]
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, np.inf, np.nan])
 def test_a_scale_is_a_positive_number(scale):
     with pytest.raises(ValueError, match="positive number of pixels; got"):
-        colour(1.0, 0.0, scale)
+        color(1.0, 0.0, scale)
 
 
 def test_a_flow_has_two_channels():
     with pytest.raises(ValueError, match=r"\(2, height, width\), got \(3, 4, 4\)"):
-        flow_colours(np.zeros((3, 4, 4)), 1.0)
+        flow_colors(np.zeros((3, 4, 4)), 1.0)
 
 
 def test_the_map_of_changes_is_logarithmic():
     change = np.array([[0.0, 1e-3, 0.1, 10.0, 11.0, np.nan]])
-    found = change_colours(change)
+    found = change_colors(change)
     assert found[:, 0, :4].T.tolist() == [[0] * 3, [0] * 3, [128] * 3, [255] * 3]
     assert found[:, 0, 4:].T.tolist() == [[255, 0, 0]] * 2
 
@@ -90,7 +90,7 @@ def test_the_legend_is_the_wheel_with_its_scale():
 
 def test_a_png_holds_the_pixels():
     pixels = np.random.default_rng(0).integers(0, 256, (3, 5, 7), np.uint8)
-    image = Image.open(io.BytesIO(colour_png(pixels)))
+    image = Image.open(io.BytesIO(color_png(pixels)))
     assert (np.array(image).transpose(2, 0, 1) == pixels).all()
 
 

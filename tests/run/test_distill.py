@@ -1,4 +1,4 @@
-"""`equilibria distil`, and `--solver` of the commands that solve."""
+"""`equilibria distill`, and `--solver` of the commands that solve."""
 
 import json
 import shutil
@@ -169,7 +169,7 @@ def test_damaged_files_are_refused(copied, capsys):
         assert main(["evaluate", str(copied), "--solver", "neural"]) != 0
         shown = capsys.readouterr().err
         assert said in shown
-        assert "is of format" in said or f"`equilibria distil {copied} --overwrite`" in shown
+        assert "is of format" in said or f"`equilibria distill {copied} --overwrite`" in shown
         assert "a bug in equilibria" not in shown
         path.write_bytes(whole)
     save_file({name: tensor + 1 for name, tensor in load_file(weights).items()}, weights)
@@ -185,7 +185,7 @@ def test_damaged_files_are_refused(copied, capsys):
     assert "has weights that are not finite: train a new one" in capsys.readouterr().err
     about.unlink()
     assert main(["evaluate", str(copied), "--solver", "neural"]) != 0
-    assert "train one with `equilibria distil" in capsys.readouterr().err
+    assert "train one with `equilibria distill" in capsys.readouterr().err
 
 
 def test_a_model_in_python(trained):

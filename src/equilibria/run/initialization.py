@@ -51,10 +51,10 @@ class Beginning:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Initialisation:
+class Initialization:
     """Fills the recurrent weights of the cell with draws from an ensemble.
 
-    See `equilibria.nn.init.initialize`; `equilibria initialise RECIPE` recommends what to choose.
+    See `equilibria.nn.init.initialize`; `equilibria initialize RECIPE` recommends what to choose.
 
     Args:
         ensemble: family of random matrices.

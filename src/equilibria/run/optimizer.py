@@ -12,7 +12,7 @@ from equilibria.checks import check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimiser(abc.ABC):
+class Optimizer(abc.ABC):
     """What all optimisers share.
 
     Args:
@@ -41,7 +41,7 @@ class Optimiser(abc.ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Moments(Optimiser):
+class _Moments(Optimizer):
     """What Adam and AdamW share.
 
     Args:
@@ -88,7 +88,7 @@ class AdamW(_Moments):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SGD(Optimiser):
+class SGD(Optimizer):
     """Stochastic gradient descent with Nesterov's momentum; plain with a momentum of 0.
 
     Args:
