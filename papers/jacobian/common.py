@@ -35,7 +35,7 @@ class Variant:
         words: what it is, for a reader.
         limit: evaluations of a solve in training, forward and adjoint; 0 for the explicit stack.
         model: fields of the model that differ.
-        penalised: with the Jacobian penalty.
+        penalized: with the Jacobian penalty.
         decay: of the weights.
         longer: factor on the length of segments, at the same tokens a step.
     """

@@ -1,7 +1,7 @@
 """The networks that are compared on CamVid, all about as large as the multiscale one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, cast
 
 from equilibria.run import recipe as recipes
@@ -39,8 +39,8 @@ def recipe_of(network: str, seed: int = 0, *options: str) -> Recipe:
         return recipe
     cell = cast(segmentation.MDEQSegmentationConfig, recipe.model)
     if network == "unrolled":
-        fields = {name: getattr(cell, name) for name in type(cell).__dataclass_fields__}
-        model: ModelConfig = segmentation.MDEQSegmentationUnrolledConfig(**fields, layers=LAYERS)
+        given = {each.name: getattr(cell, each.name) for each in fields(cell)}
+        model: ModelConfig = segmentation.MDEQSegmentationUnrolledConfig(**given, layers=LAYERS)
     elif network == "single":
         made = [replace(cell, channels=(8 * k,), halvings=2) for k in range(1, 17)]
         model = _nearest(cell, made)

@@ -105,7 +105,7 @@ _FROM = {
     "AdaptiveAdjoint": "equilibria.stability",
     "DEQ": "equilibria.nn",
     "NeuralSolver": "equilibria.learned",
-    "distil": "equilibria.learned",
+    "distill": "equilibria.learned",
 }
 
 

@@ -237,7 +237,7 @@ task: {name: striped, data: stripes}
 model: {name: plain}
 solver: {name: Picard}
 adjoint: {name: Implicit}
-optimiser: {name: Adam, lr: 0.01}
+optimizer: {name: Adam, lr: 0.01}
 schedule: {name: Constant}
 epochs: 1
 batch_size: 20

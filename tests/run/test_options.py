@@ -126,7 +126,7 @@ def test_the_help_of_a_recipe_names_the_keys_of_every_class(capsys):
     found = {}
     for name, keys in re.findall(r"^    ([\w-]+): ((?:.|\n {8})*)", more, re.MULTILINE):
         found.setdefault(name, set()).update(re.split(r",\s+", keys.strip()))
-    single = {"Initialisation", "JacobianPenalty", "EvaluationBudget", "FixedPointCorrection"}
+    single = {"Initialization", "JacobianPenalty", "EvaluationBudget", "FixedPointCorrection"}
     single |= {"Alternating", "Checkpointing"}
     shown = chosen | single | {"ShallowStart", "AdamW", "Cosine", "ForwardBackward"}
     foreign = set()

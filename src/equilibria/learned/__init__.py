@@ -1,7 +1,7 @@
 """Learned solvers: a network that predicts the initial guess and the mixing weights of a layer's
 solves, trained on the layer's own equilibria.
 
-    solved = eq.distil(layer, batches)    # trains `layer.neural`, and uses it in eval mode
+    solved = eq.distill(layer, batches)    # trains `layer.neural`, and uses it in eval mode
 """
 
 from equilibria.learned.contest import Contestant, Outcome

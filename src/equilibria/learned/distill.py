@@ -63,7 +63,7 @@ def distill(
         Bai 2022 (thesis), ch. 6; Bai, Koltun and Kolter 2022.
 
     Example:
-        >>> outcome = eq.distil(model.deq, [model.inject(x) for x in inputs])
+        >>> outcome = eq.distill(model.deq, [model.inject(x) for x in inputs])
         >>> print(outcome)
     """
     how = replace(how or Distillation(), **changes)

@@ -84,7 +84,7 @@ class NeuralSolver(Anderson):
     def start(self, tracked: bool, jacobian: object = None) -> Stepper:
         raise TypeError(
             "NeuralSolver takes its weights from a layer: use it as the solver of a DEQ whose "
-            "`neural` eq.distil has trained"
+            "`neural` eq.distill has trained"
         )
 
     def with_weights(self, mixer: Mixer | None, *, guessed: bool) -> Solver:

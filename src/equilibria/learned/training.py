@@ -70,7 +70,7 @@ class Distillation:
             are undone if the loss is larger at their end than at their beginning.
         horizon: K.
         history: number of differences kept, m in the papers.
-        initialiser: whether an initial guess is learned.
+        initializer: whether an initial guess is learned.
         mixer: "gram" (ours), "pooled" (the papers'), or None for Anderson's own weights.
         normalised, predicts: options of the papers' mixer; see `PooledMixer`.
         loss: "residual" (ours) or "error".

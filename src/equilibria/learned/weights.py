@@ -18,7 +18,7 @@ class Learned(nn.Module):
     """The learned parts of a layer's `NeuralSolver`.
 
     Args:
-        initialiser: predicts the initial guess; None for the layer's own.
+        initializer: predicts the initial guess; None for the layer's own.
         mixer: predicts the mixing weights; None for Anderson's own.
     """
 

@@ -435,7 +435,7 @@ def check_methods(cell: Callable[..., Any], given: Methods) -> None:
     if given.neural is not None and unlike:
         raise TypeError(
             "neural: expected the weights of a learned solver, such as `layer.neural` after "
-            f"eq.distil, got {type(given.neural).__name__}"
+            f"eq.distill, got {type(given.neural).__name__}"
         )
     for name in ("solver", "eval_solver", "adjoint"):
         method: object = getattr(given, name)
@@ -455,7 +455,7 @@ def _weights(neural: Weights | None) -> Weights:
     if neural is None:
         raise ValueError(
             "a learned solver takes its weights from its layer, and this layer has none: train "
-            "them with eq.distil(layer, batches), or `equilibria distill RUN`"
+            "them with eq.distill(layer, batches), or `equilibria distill RUN`"
         )
     return neural
 

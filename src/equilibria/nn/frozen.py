@@ -180,7 +180,7 @@ class Evaluation(Function):
         self.frozen.cell.retire()
 
     @contextmanager
-    def evaluating(self) -> Generator[None]:
+    def enter_evaluation(self) -> Generator[None]:
         with self.frozen.evaluation(self.frozen.rows):  # the latest evaluation's, when entered
             yield
 

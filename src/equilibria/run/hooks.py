@@ -26,7 +26,7 @@ class Forward:
         early_loss: states, one per solve -> the loss of what is read from them, in the mean over
             the whole step.
         share: fraction of this process's rows in the micro-batch.
-        penalised: whether the step has the regulariser's penalty; None to draw this.
+        penalized: whether the step has the regulariser's penalty; None to draw this.
     """
 
     prediction: Prediction

@@ -60,7 +60,7 @@ def numbers_png(numbers: Tensor, colors: Sequence[Sequence[int]], size: Size) ->
 
     Args:
         numbers: below 256, (height, width); those that have no colour are transparent.
-        colours: red, green and blue of 0, 1, 2, ...
+        colors: red, green and blue of 0, 1, 2, ...
         size: to bring it to, with the nearest pixels.
     """
     from PIL import Image

@@ -98,12 +98,12 @@ class Recipe:
         drop_finished: let samples that have converged leave the batch.
         reuse: begin each step at the states that its samples had a step before, and take one
             evaluation. For tasks whose inputs stay the same, and one process.
-        initialisation: ensemble of the cell's recurrent weights; null for the model's own.
+        initialization: ensemble of the cell's recurrent weights; null for the model's own.
         init_from: run folder, or safetensors file, whose weights the model begins with, as far as
             names and shapes agree; null for new ones.
-        optimiser: optimiser and its peak learning rate.
+        optimizer: optimiser and its peak learning rate.
         schedule: learning-rate schedule.
-        regulariser: penalty on the Jacobian at the solution, which keeps solves short; null for
+        regularizer: penalty on the Jacobian at the solution, which keeps solves short; null for
             none.
         correction: loss on states along the solver's path; null for none.
         pretrain: shallow network trained in the first steps; null to solve from the first step.

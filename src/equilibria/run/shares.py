@@ -349,7 +349,7 @@ def fill(
         source: the tensors.
         about: the rest of what `collect` returned.
         model: its parameters may be sharded across any number of processes, or not at all.
-        optimiser: of this model.
+        optimizer: of this model.
 
     Raises:
         ValueError, RuntimeError: the checkpoint is of a different model.

@@ -37,7 +37,7 @@ class Step:
 
     Args:
         trainer: whose model and optimiser take it.
-        penalised: whether the step has the regulariser's penalty; None: drawn, as the recipe says.
+        penalized: whether the step has the regulariser's penalty; None: drawn, as the recipe says.
 
     Attributes:
         batches: the micro-batches of this process, augmented.

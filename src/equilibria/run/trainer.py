@@ -48,7 +48,7 @@ class Trainer:
         layout: the model as it lies on the processes: whole, or sharded.
         model: the model itself, on the accelerator's device, without the wrapper for several
             processes.
-        stabiliser: the regulariser and the correction; None if the recipe has neither.
+        stabilizer: the regulariser and the correction; None if the recipe has neither.
         neural: the learned solver of the steps; None where the recipe has none.
         reuse: the states of all samples, from which steps go on; None where steps solve.
         hooks: these three, and the audit of an adaptive adjoint, as far as the recipe has them.
@@ -195,7 +195,7 @@ class Trainer:
         """Take one step of the optimiser on the next batch; see `Step`.
 
         Args:
-            penalised: whether the step has the regulariser's penalty; None: drawn, as the recipe
+            penalized: whether the step has the regulariser's penalty; None: drawn, as the recipe
                 says.
 
         Raises:

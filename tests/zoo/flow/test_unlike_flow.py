@@ -35,7 +35,7 @@ def kitti(valid: int = 1, order: slice = slice(None), depth: int = 16, **kind: A
     u, v = FLOW * 64 + 2**15
     pixels = np.stack([u, v, np.full_like(u, valid)], 2).astype(np.uint16)[..., order]
     content = io.BytesIO()
-    writer = png.Writer(2, 2, bitdepth=depth, grayscale=False, **kind)
+    writer = png.Writer(2, 2, bitdepth=depth, greyscale=False, **kind)
     writer.write(content, (pixels >> (16 - depth)).reshape(2, -1).tolist())
     return content.getvalue()
 

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 
 import texts
 from equilibria.run import recipe as recipes
+from equilibria.run import resume
 from equilibria.run.folder import Folder, RunError
 from equilibria.run.loop import Interrupted, fit
 from equilibria.run.trainer import Trainer
@@ -150,7 +151,7 @@ def test_a_checkpoint_that_is_not_of_this_run_is_refused(
     trainer, folder = make("whole", new=False, tree=everything)
     other, its = make("other", *options, tree=everything)
     other.step = 12
-    other.save(its)
+    resume.save(other, its)
     shutil.rmtree(folder.checkpoints.path)
     its.checkpoints.path.rename(folder.checkpoints.path)
     key = options[0].removeprefix("--")

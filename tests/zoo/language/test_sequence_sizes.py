@@ -36,7 +36,7 @@ def millions(model):
 @pytest.mark.parametrize(
     ("name", "config", "whole", "body"), PUBLISHED, ids=["ptb-trellis", "wt103-trellis", "wt103"]
 )
-@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("normalized", [True, False])
 def test_the_papers_sizes_are_met_at_the_papers_widths(name, config, whole, body, normalized):
     # The length of each output's weights is what weight normalisation adds: under 3 %.
     with torch.device("meta"):

@@ -331,7 +331,7 @@ def test_an_impossible_field_is_refused(name, bad):
         models.create(name, **{**SMALL[name], **bad})
 
 
-@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("normalized", [True, False])
 def test_the_convolutions_of_a_trellisnet_are_weight_normalised(normalized):
     model = models.create("deq-trellisnet", **SMALL["deq-trellisnet"] | {"weight_norm": normalized})
     weights = [name for name, _ in model.named_parameters() if ".weight.original" in name]

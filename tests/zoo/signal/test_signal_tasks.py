@@ -460,7 +460,7 @@ def test_states_stay_in_float32_under_autocast(png):
     ("options", "message"),
     [
         (["--adjoint.name", "Phantom"], "adjoint is Phantom, and reuse takes one evaluation"),
-        (["--regularizer.gamma", "0.1"], "regulariser needs a solve"),
+        (["--regularizer.gamma", "0.1"], "regularizer needs a solve"),
         (["--correction.count", "1"], "correction needs a solve"),
     ],
 )

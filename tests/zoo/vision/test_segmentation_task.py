@@ -278,7 +278,7 @@ def test_weights_of_classes_follow_the_training_pixels(folder):
         ({"size": (4,)}, "size must be a height and a width"),
         ({"scale": (2.0, 1.0)}, "scale must be the smallest and the largest"),
         ({"hard": 0.0}, r"hard must lie in \(0, 1\]"),
-        ({"colour": 1.5}, "color must lie in"),
+        ({"color": 1.5}, "color must lie in"),
         ({"presence": -1.0}, "presence must not be negative"),
         ({"samples": 100}, "samples is 100, but there are 11 images"),
     ],

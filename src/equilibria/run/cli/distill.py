@@ -37,7 +37,7 @@ from equilibria.words import percent
 def main(argv: Sequence[str]) -> int:
     """Run `equilibria distill` with the words `argv` and return the exit status."""
     usual = Distillation()
-    parser = Parser("distil", __doc__)
+    parser = Parser("distill", __doc__)
     parser.add_argument("run", type=Path, help="run folder, for example runs/mnist")
     parser.add_argument(
         "--batches", type=int, default=24, help="number of batches to solve (default: 24)"

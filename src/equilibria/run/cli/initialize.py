@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> None:
 
 def _parser() -> Parser:
     parser = Parser(
-        "initialise", __doc__, usage="equilibria initialize RECIPE [options] [--KEY VALUE ...]"
+        "initialize", __doc__, usage="equilibria initialize RECIPE [options] [--KEY VALUE ...]"
     )
     parser.add_argument(
         "recipe", type=str, help="name of a recipe (see `equilibria recipes`), or a YAML file"
@@ -189,7 +189,7 @@ def show(console: Console, found: Sweep, advice: Recommendation, command: str | 
         say(console, line)
 
 
-# --- initialise figure ----------------------------------------------------------------------------
+# --- initialize figure ----------------------------------------------------------------------------
 
 # The figure of `equilibria initialize`: radius, convergence and evaluations against the scale.
 

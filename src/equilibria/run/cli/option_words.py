@@ -19,7 +19,7 @@ _ALONE = re.compile(rf"()(?P<key>{_KEY})(?!:)")
 def as_options(text: str) -> str:
     """Return advice in which keys of a recipe, as `task.size`, are options, as `--task.size`.
 
-    "set task.normalise to false" becomes "give --task.normalise false". A key in quotes, or that
+    "set task.normalize to false" becomes "give --task.normalize false". A key in quotes, or that
     begins what is said of it ("solver.rtol: expected a number"), stays: it may be of a file.
     """
     if "equilibria.run.recipe" not in sys.modules:

@@ -195,7 +195,7 @@ class _Solve(TypedDict):
 
 class _Scale(TypedDict):
     low: int
-    colors: list[str]
+    colours: list[str]
 
 
 class Picture(TypedDict):

@@ -23,7 +23,7 @@ class Bar:
 
     Attributes:
         label: its name.
-        colour: of the class in masks; empty for none.
+        color: of the class in masks; empty for none.
         value: the figure, from 0 to 1; 0 where it is not known.
         figure: the same as text.
         units: how many pixels or images are of that class, as text.

@@ -19,7 +19,7 @@ class Series:
         x: where the points are.
         y: their heights; none of blocks or a band.
         low, high: edges of a band around a line; ends of what blocks or a band fill.
-        colour: index into the palette, or a name of the style sheet; None for the next one.
+        color: index into the palette, or a name of the style sheet; None for the next one.
         style: a line, perhaps with its points marked, dashed or dotted; points or rings alone;
             bars, beside those of the panel's other series; a block at each x; a band alone.
     """

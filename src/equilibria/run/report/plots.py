@@ -53,7 +53,7 @@ def _plot(
     """
     series: list[Series] = []
     for place, run in enumerate(runs):
-        own: Any = {"label": run["name"], "colour": place} if len(runs) > 1 else {}
+        own: Any = {"label": run["name"], "color": place} if len(runs) > 1 else {}
         if rows := rows_of(run):
             own["x"] = [number(row, key) for row in rows]
             for look, heights in marks:

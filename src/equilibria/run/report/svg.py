@@ -53,7 +53,7 @@ def draw_panel(axes: Any, panel: Panel, colors: Mapping[str, str]) -> bool:
     Args:
         axes: of matplotlib.
         panel: what to draw.
-        colours: by their names in the style sheet.
+        colors: by their names in the style sheet.
     """
     axes.set_xlabel(panel.x)
     axes.grid(axis="both" if panel.names_y else "y")

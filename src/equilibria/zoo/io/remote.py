@@ -73,7 +73,7 @@ class Remote:
             the file is then also accepted uncompressed, or compressed by someone else. A
             downloaded file without a published checksum gets one, in ``.FILE.checksum`` next to
             it, and is checked against that from then on.
-        licence: Terms of use of the data.
+        license: Terms of use of the data.
         size: Size of the download, such as ``"160 MB"``.
         inside: Folders in which the files are looked for, for names that other data sets also
             use; ``"."`` is any data folder.

@@ -158,7 +158,7 @@ def mask_png(
 
     Args:
         mask: classes, uint8 (height, width).
-        colours: red, green and blue of each class.
+        colors: red, green and blue of each class.
         values: what the file holds for each class; empty for 0, 1, ...
     """
     from PIL import Image

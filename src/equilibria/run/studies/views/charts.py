@@ -44,7 +44,7 @@ class Lines(Marks):
         band: shade the range of the rows at the same x.
         scale: factor of y and the band.
         style: of the lines, or one for each level of the last factor.
-        colours: index into the palette for each level of the last factor; None for one after the
+        colors: index into the palette for each level of the last factor; None for one after the
             other.
     """
 
@@ -173,7 +173,7 @@ def curve(
         y: height at each.
         x: horizontal position, where `at` is another parameter: a curve (x(t), y(t)), or, x being
             constant, a vertical rule.
-        colour, style: of the line.
+        color, style: of the line.
     """
 
     def mark(data: Data) -> list[Series]:

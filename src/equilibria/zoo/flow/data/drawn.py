@@ -68,7 +68,7 @@ class Scenes:
         there: whether a scene has that layer, bool, ``(scenes, layers)``.
         photograph: which photograph each shows, int64, ``(scenes, layers)``.
         texture: from places in the first image to those in the photograph.
-        colour: factors of red, green and blue, and what is added, ``(scenes, layers, 2, 3)``.
+        color: factors of red, green and blue, and what is added, ``(scenes, layers, 2, 3)``.
         local: from places in the first image to those in which the outline is near the unit circle.
         outline: cosine and sine parts of each harmonic, ``(scenes, layers, harmonics, 2)``.
         forward: from places in the first image to those in the second.

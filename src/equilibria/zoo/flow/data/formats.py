@@ -332,7 +332,7 @@ def write_png16(path: Path, pixels: np.ndarray) -> None:
     height, width = pixels.shape[:2]
     png = require("png", "pypng", "cli", f"the 16-bit image {path}")
     content = io.BytesIO()
-    writer = png.Writer(width, height, bitdepth=16, grayscale=False)
+    writer = png.Writer(width, height, bitdepth=16, greyscale=False)
     writer.write(content, pixels.reshape(height, -1).tolist())
     replace_file(path, content.getvalue())
 

@@ -239,7 +239,7 @@ class View:
             either way, in four of five pairs that are scaled.
         flip: probability that a pair is mirrored left to right.
         flip_down: probability that it is mirrored top to bottom.
-        colour: strength of the jitter of brightness, contrast and saturation: factors within
+        color: strength of the jitter of brightness, contrast and saturation: factors within
             1 - colour and 1 + colour.
         hue: largest rotation of hues, in turns.
         asymmetric: probability that the second image gets a colour jitter of its own.

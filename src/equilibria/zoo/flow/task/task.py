@@ -147,7 +147,7 @@ class OpticalFlow(TaskConfig):
             either way, in four of five of those.
         flip: probability that a training pair is mirrored left to right.
         flip_down: probability that it is mirrored top to bottom.
-        colour: strength of the jitter of brightness, contrast and saturation: factors within
+        color: strength of the jitter of brightness, contrast and saturation: factors within
             1 - colour and 1 + colour.
         hue: largest rotation of hues, in turns, up to 0.5.
         asymmetric: probability that the second image gets a colour jitter of its own.

@@ -55,7 +55,7 @@ class NodeClassification(TaskConfig):
     Args:
         data: name of a data set (cora, citeseer, pubmed, ppi), or path of an .npz file with one
             graph; also `--data FILE.npz`. Null in a recipe that leaves it to that.
-        normalise: scale the features of each node so that they add up to 1; null for where no
+        normalize: scale the features of each node so that they add up to 1; null for where no
             feature is below zero.
         split: seed of a random split with as many training nodes of each class, and as many
             validation and test nodes, as the given one; null for the given one.
@@ -134,7 +134,7 @@ class NodeTask(OnGraphs):
 
     Args:
         found: the data set.
-        normalise: scale the features of each node so that they add up to 1; None for where no
+        normalize: scale the features of each node so that they add up to 1; None for where no
             feature is below zero.
         split: seed of a random split; None for the given one.
         known: of a run that is evaluated on these data; None for its own.

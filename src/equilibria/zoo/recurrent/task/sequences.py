@@ -148,7 +148,7 @@ standardised."""
 class _Sequences(TypedDict):
     labels: list[str]
     channels: list[str]
-    standardize: _Standardize | None
+    standardise: _Standardize | None
 
 
 class _Standardize(TypedDict):
@@ -172,7 +172,7 @@ class SequenceClassification(TaskConfig):
         missing: what happens to a step in which a value is missing: error, drop (leave the step
             out), or interpolate (linearly between the channel's neighbours in time).
         channel: of recordings, counted from 1; null for the mean of all.
-        standardise: give each channel mean 0 and deviation 1 over the training sequences.
+        standardize: give each channel mean 0 and deviation 1 over the training sequences.
         compress: c of asinh(x / c) / asinh(1 / c), which standardised signals x are put through so
             that small movements count beside large ones: linear well below c, logarithmic above;
             null to leave them.
@@ -286,7 +286,7 @@ class SequenceTask(LabeledTask):
             if normal and not len(normal["mean"]) == len(normal["deviation"]) == len(
                 known["channels"]
             ):
-                raise ValueError("standardize must have a mean and a deviation for each channel")
+                raise ValueError("standardise must have a mean and a deviation for each channel")
             statistics = normal and ChannelStatistics(
                 tuple(normal["mean"]), tuple(normal["deviation"]), normal["compress"]
             )

@@ -55,7 +55,7 @@ class ImageClassification(ImageTaskConfig):
         crop: minimum share of a training image's area that is shown, chosen at random; null for
             whole images. In a folder, images are then decoded each time they are shown, and those
             to evaluate on are shown without an eighth of their shorter side where `size` is given.
-        normalise: give each channel mean 0 and deviation 1 over the images that are learned from;
+        normalize: give each channel mean 0 and deviation 1 over the images that are learned from;
             where they are decoded each time they are shown, over 2,000 of them, spread evenly.
         lanes: shards that a batch is read from side by side, a divisor of batch_size: best one for
             each process, or a multiple. null: as many as divide batch_size, 8 at most, and

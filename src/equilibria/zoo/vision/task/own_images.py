@@ -169,7 +169,7 @@ class OwnImages(ImageTaskConfig):
             a tenth of the shorter side.
         crop: minimum share of a training image's area that is shown, chosen at random; null for
             whole images.
-        normalise: give each channel mean 0 and deviation 1 over the images that are learned from.
+        normalize: give each channel mean 0 and deviation 1 over the images that are learned from.
         label_smoothing: share of a target's weight that is spread over all classes, in [0, 1).
     """
 

@@ -76,10 +76,10 @@ class _ImagesFile(TypedDict):
 
     labels: list[str]
     shape: list[int]
-    normalize: _Normal | None
+    normalise: _Normal | None
     kind: NotRequired[str]
     resize: NotRequired[_Resize | None]
-    colors: NotRequired[list[tuple[int, int, int]]]
+    colours: NotRequired[list[tuple[int, int, int]]]
     values: NotRequired[list[int]]
 
 

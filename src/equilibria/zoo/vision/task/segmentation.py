@@ -60,8 +60,8 @@ class ImageSegmentation(ImageTaskConfig):
             auto for the size of images; null for whole images, which must then all have one size.
         scale: smallest and largest factor by which training images are made larger at random.
         flip: mirror training images left to right at random.
-        colour: by how much brightness, contrast and saturation of training images vary.
-        normalise: give each channel mean 0 and deviation 1 over the images that are learned from.
+        color: by how much brightness, contrast and saturation of training images vary.
+        normalize: give each channel mean 0 and deviation 1 over the images that are learned from.
         balance: weight of a class in the loss: the pixels that it has, to the power of minus this;
             0 for equal weights, 0.5 for the square root, 1 for classes that all count the same.
         hard: probability of the right class below which a pixel counts in the loss; null for all.

@@ -243,7 +243,7 @@ class SegmentationSet:
         test: Test images.
         valid: Validation images; None if there are none.
         labels: Names of the classes, in the order of their numbers.
-        colours: Red, green and blue of each class, 0 to 255, for pictures of masks.
+        colors: Red, green and blue of each class, 0 to 255, for pictures of masks.
         checksum: ``sha256:...`` over all that is in the files, or, where there are very many, over
             their names and lengths.
         values: The value of each class in the files of masks; empty for 0, 1, ...
@@ -383,7 +383,7 @@ def read_listed(
         numbers: As `Encoded` takes it.
         meaning: What a function of `numbers` depends on, for the checksum.
         labels: Names of the classes.
-        colours: Of the classes.
+        colors: Of the classes.
 
     Raises:
         DataError: If a file is missing or damaged, a mask has another size than its image, or a
