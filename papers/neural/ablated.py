@@ -17,12 +17,12 @@ from papers.neural import common
 PAPER: Mapping[str, Any] = {"mixer": "pooled", "loss": "error"}
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "ours": {},
-    "no start": {"initializer": False},
+    "no start": {"initialiser": False},
     "no mixer": {"mixer": None},
     "ours on the papers' loss": {"loss": "error"},
     "the papers'": PAPER,
     "the papers', loss on residuals": {**PAPER, "loss": "residual"},
-    "the papers', no start": {**PAPER, "initializer": False},
+    "the papers', no start": {**PAPER, "initialiser": False},
     "the papers', no loss of the start": {**PAPER, "start": 0.0, "start_steps": 0},
     "the papers', no loss of alpha": {**PAPER, "mixed": 0.0},
     "the papers', w uniform": {**PAPER, "weights": "uniform"},

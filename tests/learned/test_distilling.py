@@ -179,20 +179,20 @@ def test_an_image_state_of_two_resolutions_and_other_sizes():
 
 def test_a_sequence_of_another_length_and_causality():
     x = torch.randn(2, 9, 6)
-    initializer = initializer_for((x,), torch.zeros(2, 9, 4), 500)
-    for parameter in initializer.parameters():
+    initialiser = initializer_for((x,), torch.zeros(2, 9, 4), 500)
+    for parameter in initialiser.parameters():
         nn.init.normal_(parameter)
-    whole = initializer((x,), torch.zeros(2, 9, 4))
-    part = initializer((x[:, :5],), torch.zeros(2, 5, 4))
+    whole = initialiser((x,), torch.zeros(2, 9, 4))
+    part = initialiser((x[:, :5],), torch.zeros(2, 5, 4))
     torch.testing.assert_close(whole[:, :5], part)
 
 
 def test_a_dense_start_has_one_size():
-    initializer = initializer_for((torch.ones(2, 6),), torch.zeros(2, 4), 100)
+    initialiser = initializer_for((torch.ones(2, 6),), torch.zeros(2, 4), 100)
     with pytest.raises(ValueError, match=r"expects 6 inputs, but was given \(7,\)"):
-        initializer((torch.ones(2, 7),), torch.zeros(2, 4))
+        initialiser((torch.ones(2, 7),), torch.zeros(2, 4))
     with pytest.raises(ValueError, match="1 tensors, but the state has 2"):
-        initializer((torch.ones(2, 6),), (torch.zeros(2, 4), torch.zeros(2, 4)))
+        initialiser((torch.ones(2, 6),), (torch.zeros(2, 4), torch.zeros(2, 4)))
 
 
 def test_the_budget_is_kept():
@@ -353,7 +353,7 @@ def test_what_cannot_be_distilled_is_refused():
         ({"lr": 0.0}, "lr must be positive"),
         ({"budget": 0}, "budget must be at least 1"),
         ({"mixed": -1.0}, "mixed must not be negative"),
-        ({"initializer": False, "mixer": None}, "nothing to learn"),
+        ({"initialiser": False, "mixer": None}, "nothing to learn"),
     ):
         with pytest.raises(ValueError, match=message):
             Distillation(**options)
@@ -413,7 +413,7 @@ def test_the_weight_of_the_mixed_residual_falls(mixed):
     losses = {}
     for c in (mixed, 1.0, 0.0):
         fields = {"loss": "error", "mixer": "pooled", "error": 0.0, "mixed": c, "lr": 1e-30}
-        how = Distillation(start_steps=0, steps=5, horizon=4, initializer=False, **fields)
+        how = Distillation(start_steps=0, steps=5, horizon=4, initialiser=False, **fields)
         losses[c] = torch.tensor(losses_of(make_untrained(layer, pool, how), layer, pool, how))
     assert not losses[0.0].any()
     want = mixed * torch.tensor([max(1 - step / 2, min(1.0, 5e-8 / mixed)) for step in range(5)])

@@ -156,12 +156,12 @@ def contest(
         name: (solver, None) for name, solver in classical(like).items()
     }
     plain = NeuralSolver(history=history, horizon=horizon, **like.limits)
-    if learned.initializer is not None:
-        started = Learned(learned.initializer, None)
+    if learned.initialiser is not None:
+        started = Learned(learned.initialiser, None)
         entries["start"] = plain, started
         entries["start, period 3"] = replace(plain, history=history + 1, period=3), started
     if learned.mixer is not None:
-        entries["start and mixer" if learned.initializer is not None else "mixer"] = plain, learned
+        entries["start and mixer" if learned.initialiser is not None else "mixer"] = plain, learned
     found = _measure(layer, entries, batches, rounds)
     usual = {name: found[name] for name in classical(like)}
     others = {name: each for name, each in found.items() if name not in usual}

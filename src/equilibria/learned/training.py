@@ -70,7 +70,7 @@ class Distillation:
             are undone if the loss is larger at their end than at their beginning.
         horizon: K.
         history: number of differences kept, m in the papers.
-        initializer: whether an initial guess is learned.
+        initialiser: whether an initial guess is learned.
         mixer: "gram" (ours), "pooled" (the papers'), or None for Anderson's own weights.
         normalised, predicts: options of the papers' mixer; see `PooledMixer`.
         loss: "residual" (ours) or "error".
@@ -99,7 +99,7 @@ class Distillation:
     steps: int = 60
     horizon: int = 10
     history: int = 5
-    initializer: bool = True
+    initialiser: bool = True
     mixer: MIXERS | None = "gram"
     normalised: NORMALIZED = "shift"
     predicts: PREDICTS = "both"
@@ -134,7 +134,7 @@ class Distillation:
             raise TypeError(
                 f"teacher must be a classical solver such as eq.Anderson(); got {self.teacher!r}"
             )
-        if not self.initializer and self.mixer is None:
+        if not self.initialiser and self.mixer is None:
             raise ValueError("there is nothing to learn: neither an initial guess nor a mixer")
 
     def weight(self, k: int) -> float:
@@ -311,7 +311,7 @@ def train(
     if not lessons:
         raise ValueError("none of the samples to learn from has an equilibrium")
     generator = torch.Generator().manual_seed(how.seed)
-    total = how.start_steps * (learned.initializer is not None) + how.steps
+    total = how.start_steps * (learned.initialiser is not None) + how.steps
     done = 0
 
     def tell(loss: float) -> None:
@@ -320,9 +320,9 @@ def train(
         if progress is not None:
             progress(done, total, loss)
 
-    if learned.initializer is not None:
+    if learned.initialiser is not None:
         _descend(
-            learned.initializer,
+            learned.initialiser,
             lambda batch, _: _distance(_guess(learned, batch), batch),
             *(lessons, how.start_steps, how.lr, generator, tell),
         )
@@ -355,18 +355,18 @@ def make_untrained(layer: DEQ, example: Solved, how: Distillation) -> Learned:
     leaves = flatten(example.value)[0]
     owner = module_of(layer.cell)
     size = sum(p.numel() for p in owner.parameters()) if owner is not None else 0
-    initializer, mixer = None, None
+    initialiser, mixer = None, None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(how.seed)
-        if how.initializer:
+        if how.initialiser:
             budget = int(SHARE * size) if how.budget is None else how.budget
-            initializer = initializer_for(example.inputs, example.own, budget)
+            initialiser = initializer_for(example.inputs, example.own, budget)
         if how.mixer == "gram":
             mixer = GramMixer(how.history)
         elif how.mixer == "pooled":
             features = sum(pool_leaf(leaf[:1]).shape[1] for leaf in leaves)
             mixer = PooledMixer(features, normalised=how.normalised, predicts=how.predicts)
-    return Learned(initializer, mixer).to(leaves[0])
+    return Learned(initialiser, mixer).to(leaves[0])
 
 
 def _descend(
@@ -409,8 +409,8 @@ def _mean(losses: Sequence[Callable[[], Tensor]]) -> float:
 
 def _guess(learned: Learned, batch: Solved) -> Rows:
     start = batch.own
-    if learned.initializer is not None:
-        start = learned.initializer(batch.inputs, batch.own)
+    if learned.initialiser is not None:
+        start = learned.initialiser(batch.inputs, batch.own)
     return flatten(start)[0]
 
 
@@ -434,7 +434,7 @@ def _loss(learned: Learned, layer: DEQ, batch: Solved, how: Distillation, share:
     stepper.layout = layout
     goal = length([leaf.flatten(1) for leaf in flatten(batch.value)[0]]).clamp_min(TINY)
     loss = (
-        how.start * _distance(z, batch) if learned.initializer is not None else z[0].new_zeros(())
+        how.start * _distance(z, batch) if learned.initialiser is not None else z[0].new_zeros(())
     )
     decay = max(1 - share / 0.4, min(1.0, LEAST / how.mixed)) if how.mixed else 0.0
     z = layout.rows(z)

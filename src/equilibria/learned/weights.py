@@ -18,25 +18,25 @@ class Learned(nn.Module):
     """The learned parts of a layer's `NeuralSolver`.
 
     Args:
-        initializer: predicts the initial guess; None for the layer's own.
+        initialiser: predicts the initial guess; None for the layer's own.
         mixer: predicts the mixing weights; None for Anderson's own.
     """
 
     def __init__(
-        self, initializer: Initializer | None = None, mixer: GramMixer | PooledMixer | None = None
+        self, initialiser: Initializer | None = None, mixer: GramMixer | PooledMixer | None = None
     ) -> None:
         super().__init__()
-        self.initializer = initializer
+        self.initialiser = initialiser
         self.mixer = mixer
 
     @property
     def about(self) -> dict[str, Any]:
         """The architecture, in names and numbers, from which `Learned.of` rebuilds it."""
-        found: dict[str, Any] = {"initializer": None, "mixer": None}
-        if self.initializer is not None:
+        found: dict[str, Any] = {"initialiser": None, "mixer": None}
+        if self.initialiser is not None:
             kinds = {kind: name for name, kind in GUESSES.items()}
-            found["initializer"] = [
-                {"kind": kinds[type(each)], **each.sizes} for each in self.initializer.parts
+            found["initialiser"] = [
+                {"kind": kinds[type(each)], **each.sizes} for each in self.initialiser.parts
             ]
         if self.mixer is not None:
             kind = "gram" if isinstance(self.mixer, GramMixer) else "pooled"
@@ -51,12 +51,12 @@ class Learned(nn.Module):
             KeyError: a key is missing, or a kind is unknown.
             TypeError: a size has an unknown name.
         """
-        initializer, mixer = about["initializer"], about["mixer"]
-        if initializer is not None:
-            initializer = Initializer([_make(GUESSES, each) for each in initializer])
+        initialiser, mixer = about["initialiser"], about["mixer"]
+        if initialiser is not None:
+            initialiser = Initializer([_make(GUESSES, each) for each in initialiser])
         if mixer is not None:
             mixer = _make({"gram": GramMixer, "pooled": PooledMixer}, mixer)
-        return cls(initializer, mixer)
+        return cls(initialiser, mixer)
 
     def start(self, inputs: tuple[Tree, ...], own: Tree) -> Tree:
         """Return the initial guess of a solve: the initialiser's, or the layer's own for samples
@@ -66,9 +66,9 @@ class Learned(nn.Module):
             inputs: of the layer.
             own: its own initial state.
         """
-        if self.initializer is None:
+        if self.initialiser is None:
             return own
-        guess, spec = flatten(self.initializer(inputs, own))
+        guess, spec = flatten(self.initialiser(inputs, own))
         sound = [torch.isfinite(leaf.flatten(1)).all(1) for leaf in guess]
         finite = torch.stack(sound).all(0)
         leaves = [_where(finite, new, old) for new, old in zip(guess, flatten(own)[0], strict=True)]
@@ -81,7 +81,7 @@ class Learned(nn.Module):
             solver: gives the settings.
             started: whether the solve begins at `start`.
         """
-        guessed = started and self.initializer is not None
+        guessed = started and self.initialiser is not None
         return solver.with_weights(self.mixer, guessed=guessed)
 
 

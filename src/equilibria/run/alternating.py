@@ -220,7 +220,7 @@ class Alternation(Hook):
         if (used := state["used"]) is not None:
             assert self.learned is not None
             mixer = self.learned.mixer if used["mixes"] else None
-            self.used = NeuralSolver(**used["solver"]), Learned(self.learned.initializer, mixer)
+            self.used = NeuralSolver(**used["solver"]), Learned(self.learned.initialiser, mixer)
         self._record, self._seconds = dict(state["record"]), state["seconds"]
 
 

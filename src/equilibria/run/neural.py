@@ -135,7 +135,7 @@ def starts(model: Model) -> bool:
     if not isinstance(model, EquilibriumModel):
         return False
     layer = model.deq
-    learned = isinstance(layer.neural, Learned) and layer.neural.initializer is not None
+    learned = isinstance(layer.neural, Learned) and layer.neural.initialiser is not None
     return learned and isinstance(layer.eval_solver, NeuralSolver)
 
 
