@@ -18,7 +18,8 @@ from equilibria.run.tasks import Batch
 from equilibria.solve import Anderson
 from equilibria.zoo.flow.data import FlowSet, Pair
 from papers.flow import common, cost, pairs, reuse, sizes
-from papers.flow.common import training_of as shipped  # which the fixture `run` replaces
+from papers.flow.common import NETWORKS  # which the fixture `run` replaces
+from papers.flow.common import training_of as shipped
 from papers.measures.memory import step_bytes
 
 SIZE = {"encoder": "small", "stages": [8, 8, 8], "features": 16, "levels": 1, "radius": 1}
@@ -234,7 +235,8 @@ def test_the_gain_is_a_geometric_mean_of_scenes_that_move_little():
     assert common.gain(rows) == pytest.approx(1.0)
 
 
-def test_only_what_a_row_names_is_changed():
+def test_only_what_a_row_names_is_changed(monkeypatch):
+    monkeypatch.setattr(common, "NETWORKS", NETWORKS)
     base = shipped(common.THESIS, 1).recipe
     bare = shipped("DEQ-RAFT, no correction", 1).recipe
     assert base.correction is not None and bare.correction is None
