@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 import texts
 from equilibria import files
-from equilibria.run import checkpoint, processes, resume
+from equilibria.run import processes, resume
 from equilibria.run import recipe as recipes
 from equilibria.run.checkpoint import (
     CheckpointError,
@@ -494,7 +494,7 @@ def fail_while_saving(rank, place, patience):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "write_bytes", slowly)
         patch.setattr(Trainer, "train_step", fails)
-        patch.setattr(checkpoint, "PATIENCE", patience)
+        patch.setattr(trainer.background, "patience", patience)
         with pytest.raises(ZeroDivisionError):
             fit(trainer, folder, Console(quiet=True))
         if patience > 3.0:  # else the write is given up, and ends after all
