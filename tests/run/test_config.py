@@ -182,10 +182,12 @@ def test_british_spellings_are_read_too(british, american):
 
 def test_british_options_are_read_too():
     words = ("--optimiser.lr", "0.5", "--regulariser.gamma", "2", "--task.normalise", "false")
-    spelt = ("--optimizer.lr", "0.5", "--regularizer.gamma", "2", "--task.normalize", "false")
-    assert recipes.load("digits", words) == recipes.load("digits", spelt)
+    american = ("--optimizer.lr", "0.5", "--regularizer.gamma", "2", "--task.normalize", "false")
+    assert recipes.load("digits", words) == recipes.load("digits", american)
     with pytest.raises(ConfigError, match="nothing to solve"):
         recipes.parse({**recipes.read("digits"), "model": {"name": "resnet"}}, words)
+    with pytest.raises(ConfigError, match="two spellings of one option"):
+        recipes.load("digits", ("--optimizer.lr", "0.1", "--optimiser.lr", "0.5"))
 
 
 @pytest.mark.parametrize("key", ["initialization", "regularizer", "solver"])

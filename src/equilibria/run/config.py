@@ -379,7 +379,12 @@ def _spell(
             tree = {name if each == other else each: value for each, value in tree.items()}
         british = f"{key.removesuffix(name)}{other}"
         for option in [each for each in options if f"{each}.".startswith(f"{british}.")]:
-            options[key + option.removeprefix(british)] = options.pop(option)
+            american = key + option.removeprefix(british)
+            if american in options:
+                raise ConfigError(
+                    f"--{option} and --{american} are two spellings of one option: give one of them"
+                )
+            options[american] = options.pop(option)
     return tree
 
 

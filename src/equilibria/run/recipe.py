@@ -182,7 +182,7 @@ class Recipe:
         check_fields(self, "(0, inf]", "clip")
         if self.init_from is not None and self.initialization is not None:
             raise ValueError(
-                "init_from and initialisation both set the weights that a run begins with: give "
+                "init_from and initialization both set the weights that a run begins with: give "
                 "one of them"
             )
         if self.model.implicit:

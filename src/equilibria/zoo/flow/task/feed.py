@@ -240,7 +240,7 @@ class View:
         flip: probability that a pair is mirrored left to right.
         flip_down: probability that it is mirrored top to bottom.
         color: strength of the jitter of brightness, contrast and saturation: factors within
-            1 - colour and 1 + colour.
+            1 - color and 1 + color.
         hue: largest rotation of hues, in turns.
         asymmetric: probability that the second image gets a colour jitter of its own.
         erase: probability that one or two rectangles of the second image are covered with its mean

@@ -27,7 +27,7 @@ class IGNNConfig(GraphConfig):
         kappa: the contraction of each layer, in (0, 1).
         activation: "relu", "tanh" or "leaky_relu".
         initial: W at the start, "identity" or "uniform"; see `IGNN`.
-        normalise: "sym", "row" or null; null takes `radius`.
+        normalize: "sym", "row" or null; null takes `radius`.
         self_loops: each node sends itself a message.
         radius: the largest spectral radius of the graphs, where they are not normalised; see
             `IGNN`.
@@ -66,7 +66,7 @@ class EIGNNConfig(GraphConfig):
 
     Args:
         gamma: how much of a signal is passed on, in (0, 1).
-        normalise: "sym" or "row".
+        normalize: "sym" or "row".
         self_loops: each node sends itself a message.
     """
 
@@ -104,7 +104,7 @@ class GCNConfig(GraphConfig):
     papers: Kipf and Welling 2017.
 
     Args:
-        normalise: "sym" or "row".
+        normalize: "sym" or "row".
     """
 
     hidden: tuple[int, ...] = (16,)

@@ -66,7 +66,7 @@ class EIGNN(ImplicitGraphLayer):
         form: "iterated", or "closed": by the eigenvectors of S and g(F), exact, for a single
             undirected graph of at most 5,000 nodes.
         power: hops a step.
-        flow, normalise, self_loops: as of `GraphLayer`; the closed form asks for "sym". With None
+        flow, normalize, self_loops: as of `GraphLayer`; the closed form asks for "sym". With None
             S is the weights as given, and a spectral radius above 1 / gamma may have no solution.
         layer: keywords of the `DEQ`, for the iterated form.
     """
@@ -160,7 +160,7 @@ def solve_closed(u: Tensor, mixer: Tensor, edges: Edges, gamma: float, power: in
     dense.index_put_((edges.receiver, edges.sender), edges.weight.double(), accumulate=True)
     if not torch.allclose(dense, dense.T, rtol=1e-5, atol=1e-7):
         raise ValueError(
-            "the closed form needs a symmetric S, and this graph is directed, or normalise is not "
+            "the closed form needs a symmetric S, and this graph is directed, or normalize is not "
             "'sym': take form='iterated'"
         )
     values, vectors = torch.linalg.eigh(dense)
@@ -211,7 +211,7 @@ class MGNNI(GraphLayer):
         in_channels: features of a node; -1 for those of the first call.
         out_channels: features of the state.
         scales: hops a step of each equilibrium.
-        gamma, flow, normalise, self_loops, layer: as of `EIGNN`.
+        gamma, flow, normalize, self_loops, layer: as of `EIGNN`.
     """
 
     entry = "encode"

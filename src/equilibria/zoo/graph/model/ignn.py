@@ -170,14 +170,14 @@ class _Weights(GraphLayer):
         check_within("(0, 1)", kappa=kappa)
         if self.normalize is None and radius is None:
             raise ValueError(
-                "normalise is None, so the spectral radius of the graphs is unknown: give radius, "
+                "normalize is None, so the spectral radius of the graphs is unknown: give radius, "
                 "the largest eq.models.graph.perron_radius(edge_index, edge_weight) of them (1.0 "
                 "for a matrix that you have normalised), and self_loops=False if the matrix has "
                 "its self-loops"
             )
         if self.normalize is not None and radius is not None:
             raise ValueError(
-                f"radius is given and normalise is {self.normalize!r}, which makes it 1"
+                f"radius is given and normalize is {self.normalize!r}, which makes it 1"
             )
         if radius is not None:
             check_within("(0, inf]", radius=radius)
@@ -242,7 +242,7 @@ class IGNN(_Weights, ImplicitGraphLayer):
         initial: W at the start: "identity", as large as allowed, so that every feature travels as
             far as it can; or "uniform", each entry at random, of size 1 / sqrt(width).
         bias: add one to the injection; the paper's equation has none.
-        flow, normalise, self_loops: as of `GraphLayer`.
+        flow, normalize, self_loops: as of `GraphLayer`.
         layer: keywords of the `DEQ`: solver, eval_solver, adjoint, throw.
 
     Example:

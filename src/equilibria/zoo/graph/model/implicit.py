@@ -29,7 +29,7 @@ class GraphLayer(nn.Module, abc.ABC):
         in_channels: features of a node; -1 for those of the first call.
         out_channels: features that come out.
         flow: whether messages go from edge_index[0] to edge_index[1], or back.
-        normalise: "sym", "row" or None, see `Edges.normalize`.
+        normalize: "sym", "row" or None, see `Edges.normalize`.
         self_loops: each node sends itself a message of weight 1.
     """
 

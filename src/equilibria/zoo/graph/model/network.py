@@ -34,7 +34,7 @@ class GCN(GraphLayer):
         in_channels: features of a node; -1 for those of the first call.
         out_channels: features that come out.
         bias: b.
-        flow, normalise, self_loops: as of `GraphLayer`.
+        flow, normalize, self_loops: as of `GraphLayer`.
     """
 
     affine = True

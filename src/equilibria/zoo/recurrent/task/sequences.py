@@ -200,7 +200,7 @@ class SequenceClassification(TaskConfig):
             if getattr(self, name) and not self.standardize:
                 raise ValueError(
                     f"{name} is {getattr(self, name):g} in units of a standardised channel, and "
-                    "standardise is false: set one of them otherwise"
+                    "standardize is false: set one of them otherwise"
                 )
         check_fields(self, "(0, 1)", "valid")
         check_fields(self, "[1, inf)", "samples", "channel")

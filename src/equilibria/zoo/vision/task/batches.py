@@ -139,8 +139,8 @@ class SceneView:
         crop: height and width of what is shown; None for the image's own.
         scale: smallest and largest factor by which an image is made larger, even in its logarithm.
         flip: whether images are mirrored left to right at random.
-        color: by how much brightness, contrast and saturation vary: factors within 1 - colour and
-            1 + colour.
+        color: by how much brightness, contrast and saturation vary: factors within 1 - color and
+            1 + color.
     """
 
     crop: tuple[int, int] | None = None
