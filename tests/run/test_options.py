@@ -138,7 +138,7 @@ def test_the_help_of_a_recipe_names_the_keys_of_every_class(capsys):
             continue
         names = {key.removesuffix(".name") for key in found[name]} - {"none"}
         assert names == set(config.fields_of(cls)), name
-    listed = re.findall(r"^    ((?:.|\n {8})*): keys\s+with\s+--", more, re.MULTILINE)
+    listed = re.findall(r"^    ((?:.|\n {8})*?):\s+keys\s+with\s+--", more, re.MULTILINE)
     assert foreign <= {name for names in listed for name in re.split(r",\s+", names)}
 
 
