@@ -42,7 +42,7 @@ class Cell(torch.nn.Linear):
         return torch.tanh(0.3 * super().forward(z) + x)
 
 layer = eq.DEQ(Cell(8, 8))
-optimiser = torch.optim.SGD(layer.parameters(), lr=0.1)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
 x, target = torch.randn(16, 8), torch.zeros(16, 8)
 losses = []
 for _ in range(2):
