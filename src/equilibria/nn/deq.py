@@ -188,18 +188,7 @@ class DEQ(nn.Module):
         has_aux: bool = False,
     ) -> None:
         super().__init__()
-        if not callable(cell):
-            raise TypeError(f"cell must be a callable cell(z, *inputs) -> z, got {cell!r}")
-        if init is not None and not callable(init):
-            raise TypeError(
-                f"init must be None or a callable of the inputs, got {type(init).__name__}; a "
-                "start for one call is given to the call, as z0"
-            )
-        if drop_finished and coupled:
-            raise ValueError(
-                "drop_finished and coupled exclude each other: samples leave one by one "
-                "or are solved as one"
-            )
+        _check_parts(cell, init, drop_finished and coupled)
         check_methods(cell, Methods(solver, eval_solver, adjoint))
         check_returns(returns)
         refuse_names(cell, self.options)
@@ -214,10 +203,7 @@ class DEQ(nn.Module):
         self.returns = returns
         self.has_aux = has_aux
         self.neural: Weights | None = None
-        owner = module_of(cell)
-        parts = Closure(cell).modules if owner is None else ()
-        named = [("", each) for each in parts] if owner is None else walk_modules(owner)
-        warn_of_unsteady("the cell", named)
+        warn_of_unsteady("the cell", _walk_parts(cell))
 
     @boundary
     def forward(
@@ -255,48 +241,36 @@ class DEQ(nn.Module):
             TypeError: the cell's weights are below float32, and autocast is off. And whatever
                 `fixed_point` raises.
         """
-        solver, adjoint, neural = self._methods()
+        solver, adjoint, learned = self._methods()
         if warm is not None:
             _check_warm(warm, (*inputs, *keywords.values()))
-        guessed = z0 is None and warm is None and self.init is None
         own = z0 is None and warm is None
         if z0 is None:
             z0 = self.start(*inputs) if warm is None else warm.value
         elif warm is not None:
             # Only its adjoint is wanted; Unrolled has none, and there z0 has a gradient to keep.
             warm = None if isinstance(adjoint, Unrolled) else replace(warm, value=z0)
-        if _takes_weights(solver):
-            learned = _weights(neural)
+        if learned is not None:
             if own:
                 z0 = learned.start(inputs, z0)
             solver = learned.bind(solver, started=own)
-        refuse_cast(self)
-        if (owner := module_of(self.cell)) is not None:
-            refuse_sharded(owner)
-        if coupled is None:
-            coupled = self.coupled
-        rows = self._rows(z0) if coupled is False else None
-        try:
-            return fixed_point(
-                Evaluation(self.cell, rows, tuple(keywords)),
-                z0,
-                *inputs,
-                *(() if rows is None else (rows,)),
-                *keywords.values(),
-                solver=solver.bound_to(self.cell),
-                adjoint=adjoint,
-                throw=self.throw if throw is None else throw,
-                drop_finished=self.drop_finished,
-                coupled=coupled,
-                trace=trace,
-                states=states,
-                warm=warm,
-                returns=self.returns,
-                has_aux=self.has_aux,
-            )
-        except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            raise_with_remedy(error, self, z0, inputs, keywords, guessed=guessed)
-            raise
+        return _solve(
+            self,
+            fixed_point,
+            z0,
+            inputs,
+            keywords,
+            guessed=own and self.init is None,
+            solver=solver,
+            adjoint=adjoint,
+            throw=throw,
+            coupled=coupled,
+            drop_finished=self.drop_finished,
+            trace=trace,
+            states=states,
+            warm=warm,
+            returns=self.returns,
+        )
 
     options: ClassVar[tuple[str, ...]] = tuple(inspect.signature(forward).parameters)[2:-1]
 
@@ -340,45 +314,25 @@ class DEQ(nn.Module):
             ...     optimiser.step()
             ...     state = sol.value.detach()
         """
-        solver, adjoint, neural = self._methods()
-        if _takes_weights(solver):  # of which an advance needs the tolerances only
-            solver = _weights(neural).bind(solver, started=False)
-        refuse_cast(self)
-        if (owner := module_of(self.cell)) is not None:
-            refuse_sharded(owner)
-        if coupled is None:
-            coupled = self.coupled
-        rows = self._rows(z) if coupled is False else None
-        try:
-            return advance(
-                Evaluation(self.cell, rows, tuple(keywords)),
-                z,
-                *inputs,
-                *(() if rows is None else (rows,)),
-                *keywords.values(),
-                solver=solver.bound_to(self.cell),
-                adjoint=adjoint,
-                coupled=coupled,
-                throw=self.throw if throw is None else throw,
-                has_aux=self.has_aux,
-            )
-        except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            raise_with_remedy(error, self, z, inputs, keywords, guessed=False)
-            raise
+        solver, adjoint, learned = self._methods()
+        if learned is not None:
+            solver = learned.bind(solver, started=False)  # an advance needs its tolerances only
+        return _solve(
+            self,
+            advance,
+            z,
+            inputs,
+            keywords,
+            solver=solver,
+            adjoint=adjoint,
+            throw=throw,
+            coupled=coupled,
+        )
 
     def extra_repr(self) -> str:
         shown = ["solver", "adjoint", "eval_solver", "drop_finished", "coupled", "throw", "has_aux"]
         shown += ["returns"] * (self.returns != "best")
         return "\n".join(f"{k}={getattr(self, k)!r}" for k in shown if getattr(self, k))
-
-    def _methods(self) -> tuple[Solver, Adjoint, Weights | None]:
-        """The solver, the adjoint and a learned solver's weights in use."""
-        given = chosen.get().get(self, Methods())
-        solver = given.solver or self.solver
-        if not self.training:
-            solver = given.eval_solver or self.eval_solver or solver
-        neural = self.neural if given.neural is None else given.neural
-        return solver, given.adjoint or self.adjoint, neural
 
     def start(self, *inputs: Any) -> Any:
         """Return the state that a solve begins at: of `init`, or zeros like the first input.
@@ -403,30 +357,100 @@ class DEQ(nn.Module):
             )
         return unflatten([torch.zeros_like(_widen(x.detach())) for x in leaves], spec)
 
-    def _rows(self, z0: Any) -> Tensor | None:
-        """Number the samples (batch,), where a dropout mask must follow them; None elsewhere.
+    def _methods(self) -> tuple[Solver, Adjoint, Weights | None]:
+        """The solver and the adjoint in use, and the weights that the solver is to be bound to."""
+        given = chosen.get().get(self, Methods())
+        solver = given.solver or self.solver
+        if not self.training:
+            solver = given.eval_solver or self.eval_solver or solver
+        neural = self.neural if given.neural is None else given.neural
+        return solver, given.adjoint or self.adjoint, _find_weights(solver, neural)
 
-        They travel as an operand, so that a sample finds its row of the mask after others have left
-        the batch.
-        """
-        owner = module_of(self.cell)
-        if owner is not None and not any(
-            isinstance(m, VariationalDropout) for m in owner.modules()
-        ):
-            return None
-        leaf = next((x for x in flatten(z0)[0] if isinstance(x, Tensor) and x.ndim), None)
-        if leaf is None:
-            return None  # not a state: fixed_point says so
-        batch, device = leaf.shape[0], leaf.device
-        outer = Frozen.active()
-        if outer is None or outer.rows is None:
-            return torch.arange(batch, device=device)
-        if outer.rows.shape[0] != batch:
-            raise ValueError(
-                f"a layer with dropout got {batch} samples inside the cell of one with "
-                f"{outer.rows.shape[0]}: their masks follow the outer samples, so both must agree"
-            )
-        return outer.rows
+
+def _solve(
+    layer: DEQ,
+    by: Callable[..., Solution],
+    z: Any,
+    inputs: tuple[Any, ...],
+    keywords: dict[str, Any],
+    *,
+    guessed: bool = False,
+    solver: Solver,
+    **how: Any,
+) -> Solution:
+    """Call `fixed_point` or `advance` with a layer's cell, in which all is frozen.
+
+    Args:
+        by: the function to call.
+        z: the start, or where the cell is evaluated.
+        inputs, keywords: operands of the cell.
+        guessed: nobody has named a start.
+        how: other options of the function; where `throw` or `coupled` is None, the layer's.
+    """
+    refuse_cast(layer)
+    owner = module_of(layer.cell)
+    if owner is not None:
+        refuse_sharded(owner)
+    for name in ("throw", "coupled"):
+        how[name] = getattr(layer, name) if how[name] is None else how[name]
+    rows = _number_rows(owner, z) if how["coupled"] is False else None
+    try:
+        return by(
+            Evaluation(layer.cell, rows, tuple(keywords)),
+            z,
+            *inputs,
+            *(() if rows is None else (rows,)),
+            *keywords.values(),
+            solver=solver.bound_to(layer.cell),
+            has_aux=layer.has_aux,
+            **how,
+        )
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise_with_remedy(error, layer, z, inputs, keywords, guessed=guessed)
+        raise
+
+
+def _number_rows(owner: nn.Module | None, z: Any) -> Tensor | None:
+    """Number the samples (batch,), where a dropout mask must follow them; None elsewhere.
+
+    They travel as an operand, so that a sample finds its row of the mask after others have left the
+    batch.
+
+    Args:
+        owner: the module that holds the cell's weights.
+        z: the state.
+    """
+    if owner is not None and not any(isinstance(m, VariationalDropout) for m in owner.modules()):
+        return None
+    leaf = next((x for x in flatten(z)[0] if isinstance(x, Tensor) and x.ndim), None)
+    if leaf is None:
+        return None  # not a state: fixed_point says so
+    batch = leaf.shape[0]
+    outer = Frozen.active()
+    if outer is None or outer.rows is None:
+        return torch.arange(batch, device=leaf.device)
+    if outer.rows.shape[0] != batch:
+        raise ValueError(
+            f"a layer with dropout got {batch} samples inside the cell of one with "
+            f"{outer.rows.shape[0]}: their masks follow the outer samples, so both must agree"
+        )
+    return outer.rows
+
+
+def _check_parts(cell: Any, init: Any, both: bool) -> None:
+    """Raise for a cell or an init that can't be called, or for options that exclude each other."""
+    if not callable(cell):
+        raise TypeError(f"cell must be a callable cell(z, *inputs) -> z, got {cell!r}")
+    if init is not None and not callable(init):
+        raise TypeError(
+            f"init must be None or a callable of the inputs, got {type(init).__name__}; a "
+            "start for one call is given to the call, as z0"
+        )
+    if both:
+        raise ValueError(
+            "drop_finished and coupled exclude each other: samples leave one by one "
+            "or are solved as one"
+        )
 
 
 def check_methods(cell: Callable[..., Any], given: Methods) -> None:
@@ -447,17 +471,22 @@ def check_methods(cell: Callable[..., Any], given: Methods) -> None:
             method.bound_to(cell)
 
 
-def _takes_weights(solver: Solver) -> bool:
-    return hasattr(solver, "with_weights")
-
-
-def _weights(neural: Weights | None) -> Weights:
+def _find_weights(solver: Solver, neural: Weights | None) -> Weights | None:
+    """The weights that a learned solver is to be bound to; None for any other solver."""
+    if not hasattr(solver, "with_weights"):
+        return None
     if neural is None:
         raise ValueError(
             "a learned solver takes its weights from its layer, and this layer has none: train "
             "them with eq.distill(layer, batches), or `equilibria distill RUN`"
         )
     return neural
+
+
+def _walk_parts(cell: Callable[..., Any]) -> Iterable[tuple[str, nn.Module]]:
+    """The modules in a cell, with their paths in the one that holds its weights, if one does."""
+    owner = module_of(cell)
+    return [("", m) for m in Closure(cell).modules] if owner is None else walk_modules(owner)
 
 
 def _check_warm(warm: Any, inputs: tuple[Any, ...]) -> None:

@@ -159,7 +159,7 @@ class Recurrent(nn.Module):
             if lengths is not None:
                 raise ValueError("one sequence without a batch has no `lengths`: cut it instead")
             input = input.unsqueeze(0 if self.batch_first else 1)
-            hx = self._add_batch(hx)
+            hx = _add_batch(hx)
         x = input.transpose(0, 1) if self.batch_first and input.dim() == 3 else input
         swept = self.sweep(x, hx, lengths)
         output = swept.output.transpose(0, 1) if self.batch_first else swept.output
@@ -216,10 +216,10 @@ class Recurrent(nn.Module):
         Raises:
             ValueError: as in `forward`.
         """
-        self._check(x)
+        _check_input(x, self.input_size, self.batch_first)
         there = None
         if lengths is not None:
-            lengths = self._check_lengths(lengths, x)
+            lengths = _check_lengths(lengths, x)
             steps = torch.arange(len(x), device=x.device)[:, None]
             there = (steps < lengths.to(x.device)).unsqueeze(-1)
             x = x.masked_fill(~there, 0.0)
@@ -241,32 +241,6 @@ class Recurrent(nn.Module):
         state = tuple(torch.stack(each) for each in zip(*after, strict=True))
         return Sweep(x, state, tuple(solutions))
 
-    def _check(self, x: Tensor) -> None:
-        if x.dim() != 3 or x.shape[-1] != self.input_size:
-            order = "batch, time" if self.batch_first else "time, batch"
-            shape = tuple(x.transpose(0, 1).shape if x.dim() == 3 and self.batch_first else x.shape)
-            raise ValueError(f"expected input ({order}, {self.input_size}); got {shape}")
-        if len(x) == 0:
-            raise ValueError("expected sequences of at least one step; got none")
-
-    def _check_lengths(self, lengths: Tensor, x: Tensor) -> Tensor:
-        lengths = torch.as_tensor(lengths)
-        counted = not lengths.is_floating_point() and lengths.dtype != torch.bool
-        if lengths.shape != x.shape[1:2] or not counted:
-            raise ValueError(
-                f"expected a whole number of steps for each of {x.shape[1]} sequences; got lengths "
-                f"{tuple(lengths.shape)} of {lengths.dtype}"
-            )
-        wrong = (lengths < 1) | (lengths > len(x))
-        # What is traced has no values to look at.
-        if not torch.compiler.is_compiling() and bool(wrong.any()):
-            row = int(wrong.nonzero()[0])
-            raise ValueError(
-                f"lengths must lie between 1 and {len(x)}, the steps of the input; sequence {row} "
-                f"has {int(lengths[row])}"
-            )
-        return lengths.long()  # indexing takes uint8 for a mask
-
     def _inward(self, hx: Tensor | State | None, x: Tensor) -> list[State]:
         """The state of each cell."""
         batch, count = x.shape[1], len(self.cells)
@@ -286,13 +260,42 @@ class Recurrent(nn.Module):
     def _outward(self, state: State) -> Tensor | State:
         return state[0] if self.states == 1 else state
 
-    def _add_batch(self, hx: Tensor | State | None) -> Tensor | State | None:
-        if hx is None:
-            return None
-        return hx.unsqueeze(1) if isinstance(hx, Tensor) else tuple(h.unsqueeze(1) for h in hx)
-
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}, {self.cell_options}"
+
+
+def _check_input(x: Tensor, width: int, batch_first: bool) -> None:
+    if x.dim() != 3 or x.shape[-1] != width:
+        order = "batch, time" if batch_first else "time, batch"
+        shape = tuple(x.transpose(0, 1).shape if x.dim() == 3 and batch_first else x.shape)
+        raise ValueError(f"expected input ({order}, {width}); got {shape}")
+    if len(x) == 0:
+        raise ValueError("expected sequences of at least one step; got none")
+
+
+def _check_lengths(lengths: Tensor, x: Tensor) -> Tensor:
+    lengths = torch.as_tensor(lengths)
+    counted = not lengths.is_floating_point() and lengths.dtype != torch.bool
+    if lengths.shape != x.shape[1:2] or not counted:
+        raise ValueError(
+            f"expected a whole number of steps for each of {x.shape[1]} sequences; got lengths "
+            f"{tuple(lengths.shape)} of {lengths.dtype}"
+        )
+    wrong = (lengths < 1) | (lengths > len(x))
+    # What is traced has no values to look at.
+    if not torch.compiler.is_compiling() and bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"lengths must lie between 1 and {len(x)}, the steps of the input; sequence {row} "
+            f"has {int(lengths[row])}"
+        )
+    return lengths.long()  # indexing takes uint8 for a mask
+
+
+def _add_batch(hx: Tensor | State | None) -> Tensor | State | None:
+    if hx is None:
+        return None
+    return hx.unsqueeze(1) if isinstance(hx, Tensor) else tuple(h.unsqueeze(1) for h in hx)
 
 
 def _first(state: State) -> State:
