@@ -15,7 +15,7 @@ from equilibria.nn import DEQ
 from equilibria.run.optimizer import Cosine
 from equilibria.run.regularizer import JacobianPenalty
 from equilibria.run.report.panel import Series
-from equilibria.run.report.surfaces import Curve, Surface, SurfacePlot
+from equilibria.run.report.surfaces import Curve, PlotSurface, SurfacePlot
 from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import Context
@@ -220,7 +220,7 @@ class Landscape:
             return plot
         x, z = torch.linspace(*SPAN, 18), torch.linspace(*HEIGHTS, 18)
         plane, at = torch.meshgrid(z, x, indexing="ij")
-        surface = partial(Surface, x=x.tolist(), y=z.tolist())
+        surface = partial(PlotSurface, x=x.tolist(), y=z.tolist())
         found, place = cell.solved(X).value.tolist(), torch.full_like(z, SLICES[0])
         cut = cell(z, place).tolist()
         return replace(

@@ -1,9 +1,9 @@
 """Random numbers keyed to samples, so that they do not depend on how a batch is split.
 
-With `keyed`, training states which batch it draws for, and which of its rows this process has.
+With `key_rows`, training states which batch it draws for, and which of its rows this process has.
 What a module or a task then draws with `for_samples` depends on this key, the row's number in the
 full batch, and the number of earlier draws: it is the same on any number of processes, with or
-without micro-batches. Outside `keyed`, all draws come from torch's global generator.
+without micro-batches. Outside `key_rows`, all draws come from torch's global generator.
 
 Two things are not covered. For graphs of different sizes there is one draw per batch, see
 `for_samples`. And `torch.utils.checkpoint` replays torch's generators only: what it runs again in
@@ -23,7 +23,7 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor
 
-__all__ = ["Fill", "for_batch", "for_samples", "forked", "kept", "keyed", "rows"]
+__all__ = ["Fill", "for_batch", "for_samples", "fork", "keep_mask", "key_rows", "rows"]
 
 
 class Fill(Protocol):
@@ -50,7 +50,7 @@ _active: ContextVar[_Key | None] = ContextVar("equilibria_draws", default=None)
 
 
 @contextmanager
-def keyed(name: str, of: slice) -> Iterator[None]:
+def key_rows(name: str, of: slice) -> Iterator[None]:
     """Key the draws inside a block, in this thread, to the rows of a batch.
 
     Args:
@@ -66,7 +66,7 @@ def keyed(name: str, of: slice) -> Iterator[None]:
 
 
 @contextmanager
-def forked() -> Iterator[None]:
+def fork() -> Iterator[None]:
     """Let the draws after a block be those that would have come without it.
 
     Two such blocks, one after the other, draw the same numbers. What `torch.random.fork_rng` is to
@@ -119,12 +119,12 @@ def for_batch(out: Tensor, fill: Fill) -> Tensor:
 
 def rows(count: int, device: torch.device | None = None) -> Tensor:
     """Return the numbers of `count` samples in the full batch, (count,) int64; they start from 0
-    outside `keyed`, or if `count` is not the number of its rows."""
+    outside `key_rows`, or if `count` is not the number of its rows."""
     key = _active.get()
     first = key.rows.start if key is not None and len(key.rows) == count else 0
     return torch.arange(first, first + count, device=device)
 
 
-def kept(drop: float) -> Fill:
+def keep_mask(drop: float) -> Fill:
     """Return a fill of ones with probability 1 - `drop`, zeros otherwise."""
     return partial(Tensor.bernoulli_, p=1 - drop)

@@ -92,7 +92,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
         OSError: the disk is full or the parent cannot be written; nothing is left then.
     """
     temporary = new_folder(path)
-    with _becoming(temporary, path):
+    with _rename_whole(temporary, path):
         yield temporary
 
 
@@ -118,7 +118,7 @@ def complete_folder(temporary: Path, path: Path, content: Mapping[str, bytes]) -
         OSError: the disk is full or the parent cannot be written; there is no such folder then,
             and no temporary one.
     """
-    with _becoming(temporary, path):
+    with _rename_whole(temporary, path):
         _fill(temporary, content)
 
 
@@ -131,7 +131,7 @@ def _fill(folder: Path, content: Mapping[str, bytes]) -> None:
 
 
 @contextmanager
-def _becoming(temporary: Path, path: Path) -> Iterator[None]:
+def _rename_whole(temporary: Path, path: Path) -> Iterator[None]:
     try:
         yield
         sync_folder(temporary)
@@ -168,7 +168,7 @@ def clear(folder: Path, name: str = "") -> None:
 
 def to_json(content: Any, indent: int | None = None) -> str:
     """Return `content` as JSON; numbers that are not finite become strings, see `NONFINITE`."""
-    return json.dumps(_spelt(content), indent=indent, allow_nan=False)
+    return json.dumps(_spell(content), indent=indent, allow_nan=False)
 
 
 def from_json(text: str) -> Any:
@@ -183,12 +183,12 @@ def from_json(text: str) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def _spelt(value: Any) -> Any:
+def _spell(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, Mapping):
-        return {str(key): _spelt(each) for key, each in value.items()}
-    return [_spelt(each) for each in value] if isinstance(value, list | tuple) else value
+        return {str(key): _spell(each) for key, each in value.items()}
+    return [_spell(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _read(value: Any) -> Any:

@@ -62,7 +62,7 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
-def listed(names: Sequence[str], most: int) -> str:
+def list_some(names: Sequence[str], most: int) -> str:
     """Return the first of some names, `most` at most, and how many more there are."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

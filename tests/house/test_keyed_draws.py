@@ -11,13 +11,13 @@ from equilibria import draws
 FILLS = {
     "normal": Tensor.normal_,
     "uniform": Tensor.uniform_,
-    "kept": draws.kept(0.3),
+    "kept": draws.keep_mask(0.3),
     "exponential": Tensor.exponential_,
 }
 
 
 def drawn(fill, first, last, *shape, axis=0):
-    with draws.keyed("seed 0, step 3", slice(first, last)):
+    with draws.key_rows("seed 0, step 3", slice(first, last)):
         return [draws.for_samples(torch.empty(*shape), fill, axis=axis) for _ in range(2)]
 
 
@@ -52,7 +52,7 @@ def test_a_batch_that_is_no_multiple_of_its_samples_is_drawn_as_one():
 
 def test_what_a_batch_shares_is_the_same_for_all_its_parts():
     def shared(first, last):
-        with draws.keyed("step 3", slice(first, last)):
+        with draws.key_rows("step 3", slice(first, last)):
             return draws.for_batch(torch.empty(9), Tensor.normal_)
 
     assert torch.equal(shared(0, 2), shared(5, 6))
@@ -61,7 +61,7 @@ def test_what_a_batch_shares_is_the_same_for_all_its_parts():
 def test_another_key_gives_other_numbers():
     found = []
     for name in ("step 1", "step 2"):
-        with draws.keyed(name, slice(0, 3)):
+        with draws.key_rows(name, slice(0, 3)):
             found.append(draws.for_samples(torch.empty(3, 2), Tensor.normal_))
     assert not (found[0] == found[1]).any()
 
@@ -71,7 +71,7 @@ def test_without_a_key_numbers_are_those_of_the_global_generator():
     wanted = torch.randn(4, 5), torch.empty(3).bernoulli_(0.7)
     torch.manual_seed(3)
     assert torch.equal(draws.for_samples(torch.empty(4, 5), Tensor.normal_), wanted[0])
-    assert torch.equal(draws.for_batch(torch.empty(3), draws.kept(0.3)), wanted[1])
+    assert torch.equal(draws.for_batch(torch.empty(3), draws.keep_mask(0.3)), wanted[1])
     assert draws.rows(3).tolist() == [0, 1, 2]
 
 
@@ -86,7 +86,7 @@ def test_a_key_holds_in_its_own_thread():
     wanted = torch.randn(3)
     found = []
     torch.manual_seed(0)
-    with draws.keyed("step", slice(4, 7)):
+    with draws.key_rows("step", slice(4, 7)):
         assert draws.rows(3).tolist() == [4, 5, 6]
         other = threading.Thread(
             target=lambda: found.append(draws.for_samples(torch.empty(3), Tensor.normal_))
@@ -99,8 +99,8 @@ def test_a_key_holds_in_its_own_thread():
 def test_masks_of_neighbouring_rows_and_steps_are_independent():
     masks = []
     for step in range(40):
-        with draws.keyed(f"masks 0 {step}", slice(0, 50)):
-            masks.append(draws.for_samples(torch.empty(50, 100), draws.kept(0.25)))
+        with draws.key_rows(f"masks 0 {step}", slice(0, 50)):
+            masks.append(draws.for_samples(torch.empty(50, 100), draws.keep_mask(0.25)))
     kept = torch.stack(masks)
     assert abs(float(kept.mean()) - 0.75) < 4 * (0.75 * 0.25 / kept.numel()) ** 0.5
     centred = kept - 0.75
@@ -109,14 +109,14 @@ def test_masks_of_neighbouring_rows_and_steps_are_independent():
 
 
 def test_a_fork_leaves_the_draws_that_follow_alone():
-    with draws.keyed("step", slice(0, 3)):
+    with draws.key_rows("step", slice(0, 3)):
         draws.for_samples(torch.empty(3, 2), Tensor.normal_)
         found = []
         for _ in range(2):
-            with draws.forked():
+            with draws.fork():
                 found.append([draws.for_samples(torch.empty(3), Tensor.normal_) for _ in range(2)])
         after = draws.for_samples(torch.empty(3), Tensor.normal_)
     assert torch.equal(found[0][0], after) and not torch.equal(found[0][1], after)
     assert all(map(torch.equal, *found))
-    with draws.forked():
+    with draws.fork():
         draws.for_batch(torch.empty(3), Tensor.normal_)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from equilibria.words import listed, others, percent, plural, printable
+from equilibria.words import list_some, others, percent, plural, printable
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ def test_a_share_is_nothing_or_all_only_where_it_is(share, text):
 
 def test_numbers_of_things():
     assert [plural(n, "sample") for n in (0, 1, 2000)] == ["0 samples", "1 sample", "2,000 samples"]
-    assert [listed(list("abc"), most) for most in (3, 2)] == ["a, b, c", "a, b and 1 more"]
-    assert listed([], 2) == ""
+    assert [list_some(list("abc"), most) for most in (3, 2)] == ["a, b, c", "a, b and 1 more"]
+    assert list_some([], 2) == ""
     assert ["a" + others(list(names)) for names in ("a", "abc")] == ["a", "a (and 2 more)"]
 
 

@@ -85,7 +85,7 @@ def test_eight_bits_keep_rows_of_any_size():
         opset_imports=[helper.make_opsetid("", graph.OPSET)],
     )
     assert graph.quantize(proto) == weight.size
-    (found,) = graph.Session(graph.finish(proto, {}))(torch.eye(16))
+    (found,) = graph.OnnxSession(graph.finish(proto, {}))(torch.eye(16))
     error = (found - torch.from_numpy(weight)).abs().amax(0)
     assert bool((error <= torch.from_numpy(np.abs(weight).max(0)) / 250).all())
     assert float(found[3].abs().max()) == 0.0

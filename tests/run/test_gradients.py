@@ -7,7 +7,7 @@ import torch
 
 from equilibria.run.bench import gradients, methods
 from equilibria.run.bench.cells import build, compare
-from equilibria.run.bench.methods import Backward, Method
+from equilibria.run.bench.methods import BackwardReport, Method
 from papers.bench.common import ACCURATE
 
 SMALL: Any = {"width": 6, "batch": 3, "dtype": torch.float64}
@@ -49,11 +49,11 @@ def test_the_jacobian_has_the_radius_that_was_asked_for():
 
 
 def one_step(case, rtol):
-    return case.cell(unrolled(case).detach(), case.x), Backward
+    return case.cell(unrolled(case).detach(), case.x), BackwardReport
 
 
 def whole(case, rtol):
-    return unrolled(case), lambda: Backward(torch.tensor([3, 4, 5]), failed=1)
+    return unrolled(case), lambda: BackwardReport(torch.tensor([3, 4, 5]), failed=1)
 
 
 def crash(case, rtol):

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from equilibria.run.bench import solvers
-from equilibria.run.bench.contestants import Answer, Contestant, contestants
-from equilibria.run.bench.problems import Problem
+from equilibria.run.bench.contestants import Answer, BenchedSolver, contestants
+from equilibria.run.bench.problems import BenchProblem
 
 RTOL = 1e-6
 B = torch.linspace(-1, 1, 20, dtype=torch.float64).reshape(4, 5)
-PROBLEM = Problem(
+PROBLEM = BenchProblem(
     name="linear-half",
     f=lambda z, b: 0.5 * z + b,
     z0=torch.zeros_like(B),
@@ -59,7 +59,7 @@ def greedy(problem, f, rtol, evals):
 
 
 def of(name, solve, **options):
-    return Contestant(name=name, family="test", method=name, solve=solve, **options)
+    return BenchedSolver(name=name, family="test", method=name, solve=solve, **options)
 
 
 def measured(*who, problem=PROBLEM, rtol=RTOL, rounds=1) -> Any:
@@ -155,7 +155,7 @@ def test_every_contestant_solves_an_easy_problem(each):
 
 def test_finished_samples_leave_where_the_problem_allows_it():
     r = torch.tensor([[0.1], [0.1], [0.1], [0.9]], dtype=torch.float64)
-    problem = Problem(
+    problem = BenchProblem(
         name="hard-one",
         f=lambda z, b, r: r * z + b,
         z0=torch.zeros_like(B),

@@ -20,7 +20,7 @@ from equilibria import nn as layers
 from equilibria.run import gallery, memory, models, tasks
 from equilibria.run.cli.main import main
 from equilibria.run.gallery import GalleryKind
-from equilibria.run.gallery.kind import Hanging, Picture, Settling, Stored
+from equilibria.run.gallery.kind import Hanging, PictureRecord, Settling, Stored
 from equilibria.run.models import EquilibriumModel, ModelConfig
 from equilibria.run.pictures import image_png
 from equilibria.run.registry import find
@@ -199,7 +199,7 @@ def test_it_is_trained_evaluated_examined_and_reported(
     assert "ccuracy" not in html and "erplexity" not in html
 
 
-class Drawn(Picture):
+class Drawn(PictureRecord):
     name: str
     further: int
 

@@ -32,7 +32,7 @@ from equilibria.run.folder import Folder, RunError
 from equilibria.run.loop import fit, train
 from equilibria.run.resume import deal, restore
 from equilibria.run.resume import save as save_checkpoint
-from equilibria.run.step import Step
+from equilibria.run.step import TrainingStep
 from equilibria.run.stops import Stopped
 from equilibria.run.tally import Tally
 from equilibria.run.tasks import Part
@@ -81,7 +81,7 @@ def trainer_of(tree, parallel, *options):
 
 def losses(trainer, count=20):
     """Return the mean loss of each of the next steps, over all processes."""
-    found, usual = [], Step._check_finite
+    found, usual = [], TrainingStep._check_finite
 
     def see(step):
         found.append(
@@ -90,7 +90,7 @@ def losses(trainer, count=20):
         usual(step)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Step, "_check_finite", see)
+        patch.setattr(TrainingStep, "_check_finite", see)
         for _ in range(count):
             trainer.train_step()
     return found

@@ -120,8 +120,8 @@ def same(found, wanted, start):
 def test_micro_batches_draw_what_the_whole_batch_draws(place, alone, case, monkeypatch):
     tree, (start, whole) = CASES[case](place), alone(case)
     same(trained(tree, "--accumulate=4"), whole, start)
-    keyed = draws.keyed
-    monkeypatch.setattr(draws, "keyed", lambda name, of: keyed(f"other {name}", of))
+    keyed = draws.key_rows
+    monkeypatch.setattr(draws, "key_rows", lambda name, of: keyed(f"other {name}", of))
     other = trained(tree)
     with pytest.raises(AssertionError):  # the draws matter: the comparison means something
         same(other, whole, start)

@@ -16,7 +16,7 @@ from equilibria.run.checkpoint import CheckpointError
 from equilibria.run.evaluation import accelerator
 from equilibria.run.processes import Elsewhere
 from equilibria.run.sharding import Sharding, without_data
-from equilibria.run.start import Start
+from equilibria.run.start import StartingModel
 from equilibria.run.trainer import Trainer
 from several import several, shards
 
@@ -88,7 +88,7 @@ def work(rank, place, count):
 
 def watched(patch):
     """List where models are built."""
-    found, build = [], Start._empty
+    found, build = [], StartingModel._empty
 
     def record(self):
         model = build(self)
@@ -96,7 +96,7 @@ def watched(patch):
         found.append(device)
         return model
 
-    patch.setattr(Start, "_empty", record)
+    patch.setattr(StartingModel, "_empty", record)
     return found
 
 
@@ -120,7 +120,7 @@ def fail(rank, place):
     tree = DIGITS | {"initialization": {"ensemble": "gaussian", "radius": 0.999}}
     with pytest.MonkeyPatch.context() as patch:
         if rank == 0:
-            patch.setattr(Start, "_build", lambda *_: 1 / 0)
+            patch.setattr(StartingModel, "_build", lambda *_: 1 / 0)
         with pytest.raises((ZeroDivisionError, Elsewhere)) as failed:
             trainer_of(tree, "--parallel=fsdp")
     (place / f"{rank}.txt").write_text(f"{type(failed.value).__name__}: {failed.value}")

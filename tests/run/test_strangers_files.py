@@ -19,7 +19,7 @@ from equilibria.run.cli.output import Output
 from equilibria.run.config import ConfigError
 from equilibria.run.data import DataError
 from equilibria.run.memory import MemoryPoint
-from equilibria.run.shapes import Adjoints, Evaluation
+from equilibria.run.shapes import Adjoints, EvaluationRecord
 from equilibria.run.weights import read_weights
 from equilibria.stability import Compared, Examination
 from equilibria.zoo.vision.task.seen import Seen
@@ -43,7 +43,7 @@ READ = {
     "doctor.json": lambda folder: report._read(folder / "doctor.json", Examination),
     "memory.json": lambda folder: report._read(folder / "memory.json", list[MemoryPoint]),
     "gradients.json": lambda folder: report._read(folder / "gradients.json", Adjoints),
-    "evaluation.json": lambda folder: report._read(folder / "evaluation.json", Evaluation),
+    "evaluation.json": lambda folder: report._read(folder / "evaluation.json", EvaluationRecord),
 }
 FILES = (*READ, "metrics.jsonl")
 

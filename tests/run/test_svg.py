@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from equilibria.run.report.panel import Panel, Series
-from equilibria.run.report.surfaces import Curve, Surface, SurfacePlot
+from equilibria.run.report.surfaces import Curve, PlotSurface, SurfacePlot
 from equilibria.run.report.svg import inline, picture
 
 
@@ -96,7 +96,7 @@ def test_bars_stand_side_by_side_with_their_figures_and_names() -> None:
 
 def test_surfaces_are_clipped_and_curves_are_named() -> None:
     axis = [0.0, 1.0, 2.0]
-    hill = Surface(label="hill", x=axis, y=axis, z=[[0, 1, 0], [1, 2, 1], [9, 9, math.nan]])
+    hill = PlotSurface(label="hill", x=axis, y=axis, z=[[0, 1, 0], [1, 2, 1], [9, 9, math.nan]])
     path = Curve(label="path", x=axis, y=axis, z=[0, 2, 0], dashed=True)
     plot = SurfacePlot(
         title="t", x="x", y="y", z="z", surfaces=[hill], curves=[path], heights=(-1, 3)

@@ -122,10 +122,10 @@ def test_all_gradients_are_of_the_same_masks() -> None:
         seen.append(float(value.detach()))
         return value
 
-    with draws.keyed("step", slice(0, 5)):
+    with draws.key_rows("step", slice(0, 5)):
         found = AdjointAudit(module)(0, loss)
         after = draws.for_samples(torch.empty(5, 2), Tensor.normal_)
-    with draws.keyed("step", slice(0, 5)):
+    with draws.key_rows("step", slice(0, 5)):
         assert torch.equal(draws.for_samples(torch.empty(5, 2), Tensor.normal_), after)
     assert found is not None and found.cosine >= 0.95
     assert len(seen) >= 2 and seen == pytest.approx([seen[0]] * len(seen))

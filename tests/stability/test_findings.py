@@ -8,7 +8,7 @@ import torch
 
 import equilibria as eq
 from equilibria.stability import Examination, doctor
-from equilibria.stability.examination import Backward, Bound, DepthPoint, Summary, Training
+from equilibria.stability.examination import BackwardSolves, Bound, DepthPoint, Summary, Training
 from equilibria.stability.findings import findings
 
 
@@ -217,7 +217,11 @@ CASES: list[tuple[str, str, dict[str, Any], str, str, str]] = [
     (
         "Backward solve",
         "gradient",
-        {"backward": Backward(status=statuses(CONVERGED=0.96), evals=flat(9), residual=flat(0.1))},
+        {
+            "backward": BackwardSolves(
+                status=statuses(CONVERGED=0.96), evals=flat(9), residual=flat(0.1)
+            )
+        },
         "",
         "watch",
         "max_evals",

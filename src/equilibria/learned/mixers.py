@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equilibria.learned.solver import Seen, solve_triangular
+from equilibria.learned.solver import MixerInputs, solve_triangular
 from equilibria.solve import Layout, Rows, length
 
 
@@ -44,7 +44,7 @@ class GramMixer(nn.Module):
         """Return None: this mixer uses only the Gram matrix."""
         return None
 
-    def mix(self, seen: Seen) -> tuple[Tensor, Tensor | None]:
+    def mix(self, seen: MixerInputs) -> tuple[Tensor, Tensor | None]:
         """Return the weights of the differences, and None for beta, since it does not damp."""
         stored = seen.gamma.shape[1]
         s = min(stored, self.history)
@@ -121,7 +121,7 @@ class PooledMixer(nn.Module):
         leaves = residual if layout is None else layout.leaves(residual)
         return torch.cat([pool_leaf(leaf) for leaf in leaves], 1)
 
-    def mix(self, seen: Seen) -> tuple[Tensor, Tensor | None]:
+    def mix(self, seen: MixerInputs) -> tuple[Tensor, Tensor | None]:
         """Return the weights of the differences, and beta."""
         assert seen.pooled is not None
         scale = length([seen.pooled.flatten(1)]).clamp_min(1e-30)

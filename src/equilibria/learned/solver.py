@@ -99,7 +99,7 @@ class NeuralSolver(Anderson):
 
 
 @dataclass(frozen=True)
-class Seen:
+class MixerInputs:
     """Inputs of a mixer, from the latest evaluations, newest first.
 
     Attributes:
@@ -139,7 +139,7 @@ class Mixer(Protocol):
         """Return the features of a residual to keep, `(samples, features)`; None for none."""
         ...
 
-    def mix(self, seen: Seen) -> tuple[Tensor, Tensor | None]:
+    def mix(self, seen: MixerInputs) -> tuple[Tensor, Tensor | None]:
         """Return the weights of the differences, `(samples, s)`, which replace gamma, and beta,
         `(samples,)`, which multiplies the solver's damping; None for 1."""
         ...
@@ -232,7 +232,7 @@ class NeuralStepper(AndersonStepper):
         white = solve_triangular(factor, right)
         left = (size.square() - white.square().sum(1)).clamp_min(0.0)
         left = torch.maximum(left, (ROUNDING * size).square()).sqrt()
-        seen = Seen(
+        seen = MixerInputs(
             factor=factor,
             cosines=white / size.unsqueeze(1),
             gamma=own,
@@ -263,7 +263,7 @@ class NeuralStepper(AndersonStepper):
         mixed = self.residuals.combine(gamma, ROOM, onto=now.residual, scale=-1.0)
         return add_scaled(out, self.neural.damping * (beta - 1), mixed)
 
-    def _shorten(self, apart: Tensor, seen: Seen) -> tuple[Tensor, Tensor]:
+    def _shorten(self, apart: Tensor, seen: MixerInputs) -> tuple[Tensor, Tensor]:
         """The correction d of Anderson's weights, shortened to the trusted length, and |L^T d|: the
         mixed residual is ||G (gamma + d)|| = sqrt(left^2 + |L^T d|^2)."""
         far = length([(seen.factor.transpose(1, 2) @ apart.unsqueeze(2)).squeeze(2)])

@@ -110,7 +110,7 @@ def dropout(x: Tensor, p: float, training: bool, *, axis: int = 0) -> Tensor:
 
 def _draw_mask(mask: Tensor, p: float, axis: int = 0) -> Tensor:
     """Fill a mask with 1 / (1 - p), with probability 1 - p, and 0."""
-    return draws.for_samples(mask, draws.kept(p), axis=axis).div_(1 - p if p < 1 else 1.0)
+    return draws.for_samples(mask, draws.keep_mask(p), axis=axis).div_(1 - p if p < 1 else 1.0)
 
 
 # --- weight dropout -------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class _DroppedEntries(nn.Module):
 
     def _draw(self, weight: Tensor) -> Tensor:
         mask = torch.empty_like(weight, requires_grad=False)
-        return draws.for_batch(mask, draws.kept(self.p))
+        return draws.for_batch(mask, draws.keep_mask(self.p))
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

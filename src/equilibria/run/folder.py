@@ -27,7 +27,7 @@ from equilibria.run.lock import NAME as LOCK
 from equilibria.run.lock import Locked, lock
 from equilibria.run.processes import PeerLost
 from equilibria.run.recipe import Recipe
-from equilibria.run.shapes import Epoch, Evaluation, Info
+from equilibria.run.shapes import Epoch, EvaluationRecord, Info
 from equilibria.run.tasks import Task, TaskConfig
 from equilibria.run.tasks.base import is_name
 from equilibria.run.weights import read_weights_like
@@ -347,7 +347,7 @@ class Folder:
             OSError: it is missing, or cannot be read.
             ValueError: it is damaged.
         """
-        return storage.read(self.evaluation, Evaluation, spelt=True)
+        return storage.read(self.evaluation, EvaluationRecord, spelt=True)
 
     def has_weights(self, model: nn.Module) -> bool:
         """Return whether the weights are there, intact and of such a model."""

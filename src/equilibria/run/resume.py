@@ -188,7 +188,7 @@ def _fill(trainer: Trainer, found: Checkpoint) -> None:
         named = {chunk["file"] for each in described.values() for chunk in each["chunks"]}
         if strange := named - found.about["parts"].keys():
             raise ValueError(f"{min(strange)} is none of its files")
-        source = shares.Files(found.path, described)
+        source = shares.CheckpointFiles(found.path, described)
     else:
         names = {id(p): name for name, p in model.named_parameters()}
         order = [names[id(p)] for g in optimizer.param_groups for p in g["params"]]
@@ -276,7 +276,7 @@ def _carry_share(carries: Sequence[Any], part: Part, rows: int) -> Any:
     count = len(carries[0])
     return [
         pytree.tree_unflatten(
-            [each[part.cut(number, count).of(rows)].clone() for each in whole], spec
+            [each[part.divide(number, count).of(rows)].clone() for each in whole], spec
         )
         for number in range(count)
     ]

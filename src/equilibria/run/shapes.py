@@ -76,7 +76,7 @@ class _Budget(_Figures):
     max_evals: int
 
 
-class Evaluation(_Figures, total=False):
+class EvaluationRecord(_Figures, total=False):
     """evaluation.json."""
 
     step: int
@@ -105,7 +105,7 @@ class Learner(TypedDict):
     solver: dict[str, Any]
 
 
-class _File(TypedDict):
+class _PartFile(TypedDict):
     bytes: int
     sha256: str
 
@@ -116,20 +116,20 @@ class Manifest(TypedDict):
     format: int
     step: int
     sha256: str
-    parts: dict[str, _File]
+    parts: dict[str, _PartFile]
     recipe: NotRequired[dict[str, Any]]
     data: NotRequired[str]
     seconds: NotRequired[float]
     metrics: NotRequired[list[Epoch]]
 
 
-class Measured(TypedDict, total=False):
+class OfWeights(TypedDict, total=False):
     """doctor.json and gradients.json: of which weights they are."""
 
     weights: str | None
 
 
-class Adjoints(Measured):
+class Adjoints(OfWeights):
     """gradients.json."""
 
     rows: list[Compared]

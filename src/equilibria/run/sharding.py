@@ -333,7 +333,7 @@ class Sharding:
         return dict(state)
 
 
-class _Watch(TorchFunctionMode):
+class _ParameterWatch(TorchFunctionMode):
     """Detects uses of some layers' parameters while none of these layers is running."""
 
     def __init__(self, watched: Sequence[nn.Module]) -> None:
@@ -360,7 +360,7 @@ def _used_outside(model: Model, trial: Callable[[Model], object]) -> bool:
     watched = list(layers(model).values())
     if not watched:
         return False
-    watch = _Watch(watched)
+    watch = _ParameterWatch(watched)
     handles = [layer.register_forward_pre_hook(watch.enter) for layer in watched]
     handles += [layer.register_forward_hook(watch.leave, always_call=True) for layer in watched]
     try:

@@ -203,7 +203,7 @@ def _failures(path: Path) -> Iterator[None]:
 # --- reading --------------------------------------------------------------------------------------
 
 
-class Files:
+class CheckpointFiles:
     """The tensors in the files of a checkpoint.
 
     Args:
@@ -221,7 +221,7 @@ class Files:
 
 
 class Tensors:
-    """Unsharded tensors in memory, with the interface of `Files`."""
+    """Unsharded tensors in memory, with the interface of `CheckpointFiles`."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.tensors = tensors
@@ -244,7 +244,7 @@ class Tensors:
 class _Reader(StorageReader):
     """Reads what a process needs, without coordination."""
 
-    def __init__(self, source: Files | Tensors) -> None:
+    def __init__(self, source: CheckpointFiles | Tensors) -> None:
         self.source = source
         self.places: dict[MetadataIndex, Any] = {}
 
@@ -341,7 +341,7 @@ def _others(states: Mapping[str, Mapping[str, Any]], groups: list[Any]) -> dict[
 
 
 def fill(
-    source: Files | Tensors, about: Mapping[str, Any], model: nn.Module, optimizer: Any
+    source: CheckpointFiles | Tensors, about: Mapping[str, Any], model: nn.Module, optimizer: Any
 ) -> None:
     """Load a checkpoint into a model and its optimiser, which may be sharded.
 

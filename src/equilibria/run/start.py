@@ -53,7 +53,7 @@ def as_training_error(before: str = "") -> Iterator[None]:
         raise TrainingError(f"{before}{error}") from None
 
 
-class Start:
+class StartingModel:
     """The model that a run begins with.
 
     Args:

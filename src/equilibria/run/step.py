@@ -29,7 +29,7 @@ class Diverged(TrainingError):
     """The loss or the gradient is not finite; the cause is the recipe, not the machine."""
 
 
-class Step:
+class TrainingStep:
     """The next step of a trainer.
 
     Loss and gradient are the mean over all units of the step, in all micro-batches on all
@@ -62,8 +62,8 @@ class Step:
 
     def _key_draws(self, what: str, index: int = 0) -> AbstractContextManager[None]:
         """Key what a block draws for a micro-batch to the step and to the rows of its batch."""
-        rows = self.trainer.part.cut(index, self.recipe.accumulate).of(self.recipe.rows)
-        return draws.keyed(f"{what} {self.recipe.seed} {self.trainer.step}", rows)
+        rows = self.trainer.part.divide(index, self.recipe.accumulate).of(self.recipe.rows)
+        return draws.key_rows(f"{what} {self.recipe.seed} {self.trainer.step}", rows)
 
     def _augment(self, index: int) -> Batch:
         with self._key_draws("augmentation", index):
@@ -159,7 +159,7 @@ class Step:
         totals = total_over(self.accelerator, self.value, self.added)
         for name, each in zip(names, totals, strict=True):
             if not math.isfinite(each):
-                raise self._diverged(f"{name} is {each}")
+                raise self._divergence(f"{name} is {each}")
 
     def _update(self) -> None:
         """Let the optimiser act on the gradient, clipped as the recipe says."""
@@ -167,12 +167,12 @@ class Step:
         length = layout.clip(math.inf if self.recipe.clip is None else self.recipe.clip)
         scaled = self.accelerator.scaler is not None  # then the optimiser skips such a step itself
         if length is not None and not scaled and not math.isfinite(length):
-            raise self._diverged("the gradient is not finite")
+            raise self._divergence("the gradient is not finite")
         optimizer.step()
         layout.constrain()
         optimizer.zero_grad()
 
-    def _diverged(self, what: str) -> Diverged:
+    def _divergence(self, what: str) -> Diverged:
         """Return the error that ends training before a step that would ruin the weights."""
         return Diverged(
             f"{what} at step {self.trainer.step + 1}: a lower optimizer.lr or a clip may help, in "

@@ -22,8 +22,8 @@ from equilibria.run.processes import keep_random_state, seed_all, total_over
 from equilibria.run.recipe import Recipe
 from equilibria.run.reusing import Reuse
 from equilibria.run.stabilizer import Stabilizer
-from equilibria.run.start import Start, TrainingError, as_training_error
-from equilibria.run.step import Step, mean_loss
+from equilibria.run.start import StartingModel, TrainingError, as_training_error
+from equilibria.run.step import TrainingStep, mean_loss
 from equilibria.run.tally import Tally, throughput
 from equilibria.run.tasks import Batch, Task
 from equilibria.stability import AdaptiveAdjoint, AdjointAudit
@@ -84,7 +84,7 @@ class Trainer:
         self.carry: list[Any] | None = None
         self.tally, self.records, self.notes = Tally(), list[dict[str, Any]](), list[str]()
         _check(self)
-        self.start = Start(recipe, task, self.feed, accelerator, fresh=fresh)
+        self.start = StartingModel(recipe, task, self.feed, accelerator, fresh=fresh)
         self.layout, self.model = self.start.layout, self.start.layout.model
         self.optimizer = self.layout.prepare(recipe.optimizer.build(self.model))
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -189,10 +189,10 @@ class Trainer:
 
     def batch(self, index: int = 0) -> Batch:
         """Return a micro-batch of the next step: this process's share of the batch, or a part."""
-        return self.feed.batch(self.step, self.part.cut(index, self.recipe.accumulate))
+        return self.feed.batch(self.step, self.part.divide(index, self.recipe.accumulate))
 
     def train_step(self, penalized: bool | None = None) -> None:
-        """Take one step of the optimiser on the next batch; see `Step`.
+        """Take one step of the optimiser on the next batch; see `TrainingStep`.
 
         Args:
             penalized: whether the step has the regulariser's penalty; None: drawn, as the recipe
@@ -202,7 +202,7 @@ class Trainer:
             Diverged: the loss or the gradient is not finite, on any process.
         """
         start = time.perf_counter()
-        Step(self, penalized).take()
+        TrainingStep(self, penalized).take()
         self.step += 1
         self.seconds += time.perf_counter() - start
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from equilibria.run.checkpoint import CheckpointError
 from equilibria.run.folder import Folder
 from equilibria.run.weights import checksum, read_weights
-from equilibria.words import listed, percent, plural
+from equilibria.words import list_some, percent, plural
 
 _LISTED = 4
 """Names that a line of the report gives."""
@@ -59,7 +59,7 @@ class Transfer:
             (self.left, "left out, not in this model"),
         ):
             if names:
-                lines.append(f"  {len(names)} {what}: {listed(names, _LISTED)}")
+                lines.append(f"  {len(names)} {what}: {list_some(names, _LISTED)}")
         return "\n".join(lines)
 
 

@@ -234,7 +234,7 @@ class AdjointAudit:
         devices = sorted({p.device.index for p in parameters if p.device.type == "cuda"})
         with ExitStack() as around:
             around.enter_context(torch.random.fork_rng(devices))
-            around.enter_context(draws.forked())  # all gradients are of one loss, mask for mask
+            around.enter_context(draws.fork())  # all gradients are of one loss, mask for mask
             around.enter_context(warnings.catch_warnings())
             around.enter_context(torch.enable_grad())
             warnings.simplefilter("ignore", SolveWarning)  # training counts how its solves end

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from equilibria.nn.frozen import module_of
 from equilibria.solve import Shared
 from equilibria.stability.patient import Exact, map_floats
-from equilibria.words import listed, percent
+from equilibria.words import list_some, percent
 
 RANDOM, COVECTORS = 2, 4
 """Random directions of a change, beside that in which an input grows, which normalisers undo."""
@@ -60,7 +60,7 @@ def describe_cuts(cuts: Sequence[Cut]) -> str:
     named = [f"{cut.of} ({percent(cut.error)})" for cut in cuts]
     return (
         "Autograd's derivative of f is not that of finite differences, with respect to "
-        f"{listed(named, 8)}. Every gradient is wrong, the exact one too"
+        f"{list_some(named, 8)}. Every gradient is wrong, the exact one too"
     )
 
 
@@ -248,7 +248,7 @@ class _Probe:
         if apart <= FAINT * math.sqrt(exact.numel() * self.covectors.shape[1]):
             return None
         names = [self.names[i] for i in which]
-        return Cut(of=listed(names, 3), error=apart / size, uncertainty=noise)
+        return Cut(of=list_some(names, 3), error=apart / size, uncertainty=noise)
 
     def _differentiate(self, v: Sequence[Tensor]) -> tuple[Tensor, float]:
         """(df) v by differences, each leaf of f in units of its size; and their uncertainty."""

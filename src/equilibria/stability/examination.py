@@ -63,7 +63,7 @@ class Trace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forward:
+class ForwardSolves:
     """The forward solve, as in evaluation mode. `status` holds the share of each by its name;
     `error` is that of the samples that converged, as `Stats` estimates it, and `limit` the solver's
     own on it."""
@@ -79,7 +79,7 @@ class Forward:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Jacobian:
+class JacobianSizes:
     """J = df/dz where each solve ended: at z*, for the samples that converged.
 
     Attributes:
@@ -122,7 +122,7 @@ class Starts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Backward:
+class BackwardSolves:
     """The linear solve behind a gradient, where the adjoint makes one."""
 
     status: Mapping[str, float]
@@ -185,7 +185,7 @@ class Gradient:
     norm_ratio: float
     sample_cosine: float
     reference: float
-    backward: Backward | None
+    backward: BackwardSolves | None
     bound: Bound | None = None
     vanished: float | None = None
     of: str = "parameters"
@@ -263,8 +263,8 @@ class Examination:
     adjoint: str
     samples: int
     entries: int
-    forward: Forward
-    jacobian: Jacobian
+    forward: ForwardSolves
+    jacobian: JacobianSizes
     starts: Starts
     gradient: Gradient
     depth: Depth

@@ -19,9 +19,9 @@ from equilibria.stability.examination import (
     Depth,
     DepthPoint,
     Examination,
-    Forward,
+    ForwardSolves,
     Gradient,
-    Jacobian,
+    JacobianSizes,
     Starts,
     Summary,
     Trace,
@@ -30,7 +30,7 @@ from equilibria.stability.examination import (
 from equilibria.stability.findings import findings
 from equilibria.stability.gradients import Answer, examine_gradient
 from equilibria.stability.jacobian import jacobian_norm, spectral_radius
-from equilibria.stability.patient import Exact, Patient, Seen, relative, rows_of, shares
+from equilibria.stability.patient import Exact, LayerCall, Patient, relative, rows_of, shares
 
 # --- starts ---------------------------------------------------------------------------------------
 
@@ -205,11 +205,11 @@ def _find_broken(module: nn.Module) -> tuple[str, ...]:
     return (*broken, *(name for name, x in module.named_buffers() if bool(x.isnan().any())))
 
 
-def _leave_blank(metric: Metric) -> tuple[Jacobian, Starts, Gradient, Depth]:
+def _leave_blank(metric: Metric) -> tuple[JacobianSizes, Starts, Gradient, Depth]:
     """What is known where there is nothing to measure: no number."""
     nan, none = math.nan, Summary.of(torch.empty(0))
     return (
-        Jacobian(spectral_radius=none, solved=none, expanding=nan, norm=none, stretch=none),
+        JacobianSizes(spectral_radius=none, solved=none, expanding=nan, norm=none, stretch=none),
         Starts(count=0, converged=nan, distance=none, compared=0.0, apart=nan),
         Gradient(
             loss="", cosine=nan, norm_ratio=nan, sample_cosine=nan, reference=nan, backward=None
@@ -218,13 +218,13 @@ def _leave_blank(metric: Metric) -> tuple[Jacobian, Starts, Gradient, Depth]:
     )
 
 
-def _forward(solver: Solver, solution: Solution) -> Forward:
+def _forward(solver: Solver, solution: Solution) -> ForwardSolves:
     stats = solution.stats
     assert stats.trace is not None
     trace = _carry_forward(stats.trace.double().cpu())
     levels = torch.tensor([0.1, 0.5, 0.9, 1.0], dtype=torch.float64)
     p10, p50, p90, largest = torch.quantile(trace, levels, dim=1).tolist()
-    return Forward(
+    return ForwardSolves(
         rtol=solver.finest,
         max_evals=solver.max_evals,
         status=shares(solution.status),
@@ -244,13 +244,13 @@ def _carry_forward(trace: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-def _jacobian(patient: Patient, seen: Seen) -> Jacobian:
+def _jacobian(patient: Patient, seen: LayerCall) -> JacobianSizes:
     layer, z = patient.layer, seen.solution.value
     radius = spectral_radius(layer.cell, z, *seen.operands, coupled=layer.coupled)
     norm = jacobian_norm(layer.cell, z, *seen.operands, coupled=layer.coupled)
     entries = rows_of(z, layer.coupled).shape[1]
     solved = seen.solution.status.flatten() == Status.CONVERGED
-    return Jacobian(
+    return JacobianSizes(
         spectral_radius=Summary.of(radius),
         solved=Summary.of(radius[solved]),
         expanding=float((radius >= 1).double().mean()),
@@ -272,7 +272,7 @@ def _ritz(solution: Solution) -> Summary | None:
 
 def _depth(
     patient: Patient,
-    seen: Seen,
+    seen: LayerCall,
     figure: Callable[[Any], float] | None,
     metric: Metric,
     chance: Callable[[Any], float | None] | None,

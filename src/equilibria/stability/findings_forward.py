@@ -18,7 +18,7 @@ from equilibria.stability.examination import (
     tell_gap,
     unsolved,
 )
-from equilibria.words import listed, percent, plural
+from equilibria.words import list_some, percent, plural
 
 _NAMED = 3
 """Broken tensors that are named; the rest are counted."""
@@ -26,7 +26,7 @@ _NAMED = 3
 
 def weights(examination: Examination) -> Finding:
     """Are the weights numbers? Unhealthy where one is not: then there is nothing to examine."""
-    names = listed(examination.broken, _NAMED)
+    names = list_some(examination.broken, _NAMED)
     return Finding(
         "Weights",
         "unhealthy",

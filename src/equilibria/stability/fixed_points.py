@@ -19,7 +19,7 @@ from equilibria.nn import DEQ, using
 from equilibria.nn.frozen import Frozen
 from equilibria.nn.init import RecurrentWeight, set_weights
 from equilibria.solve import Broyden, Implicit, Picard, Shared, Status, followable
-from equilibria.stability.patient import Patient, Seen
+from equilibria.stability.patient import LayerCall, Patient
 
 BUDGET = 1000
 """Evaluations that a solve may take, at least: plain iteration takes 600 at a radius of .98."""
@@ -42,7 +42,7 @@ class Settled:
     solved: Tensor
 
     @classmethod
-    def of(cls, layer: DEQ, seen: Seen, found: Tensor) -> Settled:
+    def of(cls, layer: DEQ, seen: LayerCall, found: Tensor) -> Settled:
         """Take the solved samples, those with `found` (samples,), out of a call."""
         found = found.cpu()
         if bool(found.all()):

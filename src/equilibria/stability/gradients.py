@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from equilibria.nn import using
 from equilibria.solve import LOOSEST, Broyden, Implicit, Solution, Status, fixed_point
 from equilibria.stability.cuts import find_cuts
-from equilibria.stability.examination import Backward, Bound, Gradient, Summary
+from equilibria.stability.examination import BackwardSolves, Bound, Gradient, Summary
 from equilibria.stability.jacobian import JacobianOperator
 from equilibria.stability.patient import (
     Exact,
@@ -177,7 +177,7 @@ def examine_gradient(
         reference=residual_left(reference),
         backward=None
         if adjoint is None
-        else Backward(
+        else BackwardSolves(
             status=shares(adjoint.status),
             evals=Summary.of(adjoint.stats.evals),
             residual=Summary.of(adjoint.stats.residual),
@@ -196,7 +196,7 @@ def examine_gradient(
 @dataclass(frozen=True)
 class Gradients:
     """Of the layer's parameters, in one row, and of its operands, whose rows are as many as the
-    state's; `coupled` says which of these are one sample, as in `Seen`."""
+    state's; `coupled` says which of these are one sample, as in `LayerCall`."""
 
     parameters: Tensor
     operands: Tensor

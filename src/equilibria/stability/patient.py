@@ -128,7 +128,7 @@ EXACT = 1e-10
 
 
 @dataclass(frozen=True)
-class Seen:
+class LayerCall:
     """One call of a module: what came out, and what went into and came out of its layer.
 
     `coupled` says which rows of the operands are one sample: each by itself (False), all (True), or
@@ -184,7 +184,7 @@ class Patient:
         inputs = map_floats(Tensor.double, self.inputs)
         return Patient(module, layer, self.path, inputs, self.merged)
 
-    def call(self, value: Any = None, leaves: bool = False, **keywords: Any) -> Seen:
+    def call(self, value: Any = None, leaves: bool = False, **keywords: Any) -> LayerCall:
         """Calls the module, with other keywords for its layer.
 
         Args:
@@ -233,7 +233,7 @@ class Patient:
                 f"{type(self.module).__name__}, expected once. Pass the layer itself, with its own "
                 "inputs"
             )
-        return Seen(output, operands[0], coupled[0], solutions[0])
+        return LayerCall(output, operands[0], coupled[0], solutions[0])
 
     def gradient_at(self, value: Any, scalar: Callable[[Any], Tensor]) -> list[Tensor]:
         """The gradient of scalar(output) with respect to a state z that replaces the layer's

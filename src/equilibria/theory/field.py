@@ -35,7 +35,7 @@ class Law:
 
 
 @dataclass(frozen=True)
-class Field:
+class CoupledField:
     """A unit in a Gaussian field u with its own output added: h = u + coupling * phi(h).
 
     h - coupling * phi(h) ascends, so that each u has one h.
@@ -133,8 +133,8 @@ class Field:
 
 
 def mean_product(
-    first: Field,
-    second: Field,
+    first: CoupledField,
+    second: CoupledField,
     common: float,
     left: Callable[[Tensor], Tensor],
     right: Callable[[Tensor], Tensor],

@@ -179,7 +179,7 @@ def _finite_moment(ensemble: Ensemble, V: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Pair:
+class _FieldPair:
     """The mean fields of two inputs, and what they have in common.
 
     Attributes:
@@ -205,7 +205,7 @@ def _pair(
     V: float,
     pair: Pair,
     injection: Injection,
-) -> _Pair:
+) -> _FieldPair:
     first, second = (
         mean_field(
             activation,
@@ -258,4 +258,4 @@ def _pair(
             tolerance=1e-8,
         )
     common = noise + from_inputs
-    return _Pair(first=first, second=second, common=common, overlap=overlap(common))
+    return _FieldPair(first=first, second=second, common=common, overlap=overlap(common))

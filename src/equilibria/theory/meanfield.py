@@ -14,7 +14,7 @@ from torch import Tensor
 from equilibria.nn.init import Ensemble
 from equilibria.theory import traces
 from equilibria.theory.activations import Activation, as_activation
-from equilibria.theory.field import Field, Law
+from equilibria.theory.field import CoupledField, Law
 from equilibria.theory.quadrature import root
 
 # --- cavity ---------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ class Equations:
             found = self.phi.moments(centre, spread)
             outside = 0.0 if inside else 2 * self.x_mean * found.mean + x_square
             return found.slope, found.square + outside
-        field = Field(self.phi, centre, spread, coupling)
+        field = CoupledField(self.phi, centre, spread, coupling)
         h, weights = field.law.values, field.law.weights
         value = self.phi(h)
         response = float((weights * field.response(h)).sum())
@@ -264,9 +264,9 @@ class MeanField:
         return self.noise + share * self.input_variance
 
     @cached_property
-    def field(self) -> Field:
+    def field(self) -> CoupledField:
         """What h is made of: u, and the unit's own output."""
-        return Field(self.activation, self.centre, self.spread, self.coupling)
+        return CoupledField(self.activation, self.centre, self.spread, self.coupling)
 
     @property
     def law(self) -> Law:

@@ -15,7 +15,7 @@ from equilibria.run import data
 from equilibria.run.cli.main import main
 from equilibria.run.data import DataError
 from equilibria.run.tasks import Part
-from equilibria.run.tasks.normalization import Statistics
+from equilibria.run.tasks.normalization import PixelStatistics
 from equilibria.zoo.io import headers
 from equilibria.zoo.io import image_files as files
 from equilibria.zoo.io.decode import resize, weights
@@ -199,7 +199,9 @@ def test_normalised_images(tmp_path: Path) -> None:
     task.save(tmp_path)
     saved = json.loads((tmp_path / "images.json").read_text())
     assert saved["labels"] == list("0123456789") and saved["source"] == "Digits"
-    assert Statistics(**{k: tuple(v) for k, v in saved["normalise"].items()}) == task.statistics
+    assert (
+        PixelStatistics(**{k: tuple(v) for k, v in saved["normalise"].items()}) == task.statistics
+    )
 
 
 @pytest.mark.parametrize("level", [0, 51, 100, 128, 254, 255])
@@ -208,13 +210,13 @@ def test_constant_images_have_no_deviation(level: int) -> None:
     images[:, 1] = level
     message = rf"channel 1 is {level / 255:g} everywhere: set task\.normalize"
     with pytest.raises(ValueError, match=message):
-        Statistics.of(data.Split(images, torch.zeros(300)))
+        PixelStatistics.of(data.Split(images, torch.zeros(300)))
 
 
 def test_a_part_of_the_images_stands_for_all_classes() -> None:
     """Images lie class by class: the first ones are of few classes."""
     levels = torch.arange(100, dtype=torch.float64)
-    found = Statistics.of(data.Split(levels.reshape(-1, 1, 1, 1), levels), most=20)
+    found = PixelStatistics.of(data.Split(levels.reshape(-1, 1, 1, 1), levels), most=20)
     assert found.mean[0] == pytest.approx(float(levels.mean()), abs=3)
     assert found.deviation[0] == pytest.approx(float(levels.std()), rel=0.05)
 

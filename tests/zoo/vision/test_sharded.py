@@ -189,7 +189,7 @@ def test_micro_batches_do_not_read_a_shard_again():
     one = Sharded([Shard(f"shard-{n}", 6) for n in range(8)], 4, 0, decode, lanes=2, read=read)
     for step in range(one.steps):
         for micro in range(2):
-            one.batch(step, Part().cut(micro, 2))
+            one.batch(step, Part().divide(micro, 2))
     assert set(asked.values()) == {1}
 
 

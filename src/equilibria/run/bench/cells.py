@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 
-class Cell(nn.Module):
+class TanhCell(nn.Module):
     """z <- tanh(z W^T + x + c) with weights W `(width, width)` and c `(width,)`."""
 
     def __init__(self, width: int) -> None:
@@ -38,7 +38,7 @@ class Case:
     """
 
     name: str
-    cell: Cell
+    cell: TanhCell
     x: Tensor
     target: Tensor
     exact: Tensor
@@ -94,7 +94,7 @@ def build(
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    cell = Cell(width)
+    cell = TanhCell(width)
     weight = cell.linear.weight
     with torch.no_grad():
         weight.copy_(normal(width, width) * (scale / width**0.5))
@@ -122,7 +122,7 @@ def build(
     )
 
 
-def _scale_to(radius: float, cell: Cell, x: Tensor) -> None:
+def _scale_to(radius: float, cell: TanhCell, x: Tensor) -> None:
     """Scale the weights so that the Jacobian at the solution has this spectral radius."""
     weight = cell.linear.weight
     direction = weight.detach().clone()
@@ -142,17 +142,17 @@ def _scale_to(radius: float, cell: Cell, x: Tensor) -> None:
         low, high = (low, middle) if reaches(middle) else (middle, high)
 
 
-def _jacobian(cell: Cell, x: Tensor) -> Tensor:
+def _jacobian(cell: TanhCell, x: Tensor) -> Tensor:
     """df/dz at the solution, `(batch, width, width)`."""
     return (1 - _solve(cell, x) ** 2).unsqueeze(2) * cell.linear.weight.detach()
 
 
-def _radius(cell: Cell, x: Tensor) -> float:
+def _radius(cell: TanhCell, x: Tensor) -> float:
     return float(torch.linalg.eigvals(_jacobian(cell, x)).abs().max())
 
 
 @torch.no_grad()
-def _solve(cell: Cell, x: Tensor) -> Tensor:
+def _solve(cell: TanhCell, x: Tensor) -> Tensor:
     return _iterate(lambda z: cell(z, x), torch.zeros_like(x), 1e-13)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 import equilibria as eq
 from equilibria.run import plugins
 from equilibria.run.bench.count import Spent
-from equilibria.run.bench.problems import Problem
+from equilibria.run.bench.problems import BenchProblem
 from equilibria.solve import Solver
 
 
@@ -44,12 +44,12 @@ BROYDEN = 400
 """Maximal evaluations of Broyden's method, ours and theirs alike: it keeps every step, so that each
 costs more than the one before; a linear problem is solved in twice its entries or never."""
 
-Solve = Callable[[Problem, Callable[..., Tensor], float, int], Answer]
+Solve = Callable[[BenchProblem, Callable[..., Tensor], float, int], Answer]
 """problem, its f (which may be watched), relative tolerance, evaluations -> answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contestant:
+class BenchedSolver:
     """A solver in the benchmark.
 
     Attributes:
@@ -88,7 +88,7 @@ OURS: Mapping[str, Any] = {
 
 
 def _ours(
-    which: str | Solver, problem: Problem, f: Callable[..., Tensor], rtol: float, evals: int
+    which: str | Solver, problem: BenchProblem, f: Callable[..., Tensor], rtol: float, evals: int
 ) -> Answer:
     solver = OURS[which] if isinstance(which, str) else which
     # No peer gives up on a sample that progresses slowly.
@@ -114,7 +114,7 @@ def torchdeq(rtol: float, evals: int, products: int, **options: Any) -> Any:
 
 
 def _torchdeq(
-    name: str, problem: Problem, f: Callable[..., Tensor], rtol: float, evals: int
+    name: str, problem: BenchProblem, f: Callable[..., Tensor], rtol: float, evals: int
 ) -> Answer:
     operands = problem.operands
     layer = torchdeq(rtol, evals, evals, f_solver=name).eval()
@@ -134,7 +134,7 @@ class _Done(Exception):
 
 
 def _scipy(
-    name: str, problem: Problem, f: Callable[..., Tensor], rtol: float, evals: int
+    name: str, problem: BenchProblem, f: Callable[..., Tensor], rtol: float, evals: int
 ) -> Answer:
     """The whole batch as one vector; its iterations end by the residual that all are judged by."""
     optimize = importlib.import_module("scipy.optimize")
@@ -175,7 +175,7 @@ FAMILIES: Mapping[str, tuple[Mapping[str, str], Callable[..., Answer]]] = {
 }
 
 
-def contestants(device: str = "cpu", own: str | None = None) -> list[Contestant]:
+def contestants(device: str = "cpu", own: str | None = None) -> list[BenchedSolver]:
     """Return all that can take part here: SciPy on a CPU alone, peers where they are installed.
 
     Args:
@@ -183,7 +183,7 @@ def contestants(device: str = "cpu", own: str | None = None) -> list[Contestant]
         own: a solver of the user's own that joins them, as `plugins.build` takes it.
     """
     found = [
-        Contestant(
+        BenchedSolver(
             name=name if family == "equilibria" else f"{family} {name}",
             family=family,
             method=method,
@@ -198,7 +198,7 @@ def contestants(device: str = "cpu", own: str | None = None) -> list[Contestant]
     ]
     if own is not None:
         solve = functools.partial(_ours, plugins.build(own, (Solver,)))
-        found.append(Contestant(name=own, family="own", method=own, solve=solve))
+        found.append(BenchedSolver(name=own, family="own", method=own, solve=solve))
     return found
 
 

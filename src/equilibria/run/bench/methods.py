@@ -22,7 +22,7 @@ from equilibria.solve import Adjoint, Solver
 MAX_EVALS = 400  # evaluations forward, and products backward
 
 
-class Backward(NamedTuple):
+class BackwardReport(NamedTuple):
     """What a method says about its own backward solve.
 
     Attributes:
@@ -34,7 +34,7 @@ class Backward(NamedTuple):
     failed: int = 0
 
 
-Forward = Callable[[Case, float], tuple[Tensor, Callable[[], Backward]]]
+Forward = Callable[[Case, float], tuple[Tensor, Callable[[], BackwardReport]]]
 """case, tolerance -> z* connected to autograd, and what to ask once it has gone backward."""
 
 
@@ -59,7 +59,7 @@ class Method(NamedTuple):
 
 def _ours(
     solver: Any, adjoint: Any, case: Case, rtol: float
-) -> tuple[Tensor, Callable[[], Backward]]:
+) -> tuple[Tensor, Callable[[], BackwardReport]]:
     limits = {"rtol": rtol, "max_evals": MAX_EVALS}
     solver = dataclasses.replace(solver, **limits, patience=None)
     if hasattr(adjoint, "linear"):
@@ -67,9 +67,13 @@ def _ours(
     z0 = torch.zeros_like(case.x)
     sol = eq.fixed_point(case.cell, z0, case.x, solver=solver, adjoint=adjoint)
 
-    def ask() -> Backward:
+    def ask() -> BackwardReport:
         own = sol.adjoint
-        return Backward(own.stats.evals, int((own.status != 0).sum())) if own else Backward()
+        return (
+            BackwardReport(own.stats.evals, int((own.status != 0).sum()))
+            if own
+            else BackwardReport()
+        )
 
     assert isinstance(sol.value, Tensor)
     return sol.value, ask
@@ -94,7 +98,7 @@ class _Theirs:
         self.options = options
         self.needed: dict[tuple[str, float], tuple[int, int]] = {}  # forward, backward
 
-    def __call__(self, case: Case, rtol: float) -> tuple[Tensor, Callable[[], Backward]]:
+    def __call__(self, case: Case, rtol: float) -> tuple[Tensor, Callable[[], BackwardReport]]:
         told: list[Any] = []
         key = case.name, rtol
         most = (100 if self.options.get(s) == "broyden" else MAX_EVALS for s in SIDES)
@@ -103,12 +107,14 @@ class _Theirs:
             lambda z: case.cell(z, case.x), torch.zeros_like(case.x), backward_writer=told.append
         )
 
-        def ask() -> Backward:
+        def ask() -> BackwardReport:
             reached = bool((info["rel_lowest"] <= SLACK * rtol).all())
-            answer, backward = Backward(), MAX_EVALS
+            answer, backward = BackwardReport(), MAX_EVALS
             if told:
                 last = told[-1]
-                answer = Backward(last["nstep"], int((last["rel_lowest"] > SLACK * rtol).sum()))
+                answer = BackwardReport(
+                    last["nstep"], int((last["rel_lowest"] > SLACK * rtol).sum())
+                )
                 backward = int(last["nstep"].max()) + 3
             if reached and not answer.failed:
                 self.needed.setdefault(key, (int(info["nstep"].max()) + 3, backward))

@@ -16,7 +16,7 @@ Map = Callable[..., Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class BenchProblem:
     """A fixed point z = f(z, *operands), solved from z0.
 
     Attributes:
@@ -149,7 +149,7 @@ def usual(device: str) -> list[str]:
     return [name for name in PROBLEMS if device != "cpu" or not name.startswith("large-")]
 
 
-def build(name: str, *, device: str | torch.device, dtype: torch.dtype) -> Problem:
+def build(name: str, *, device: str | torch.device, dtype: torch.dtype) -> BenchProblem:
     """Return the problem of that name, the same numbers at every call.
 
     Raises:
@@ -158,7 +158,7 @@ def build(name: str, *, device: str | torch.device, dtype: torch.dtype) -> Probl
     evals, make, *sizes = PROBLEMS[name]
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     f, *operands = make(_Maker(device, dtype, generator), *sizes)
-    return Problem(
+    return BenchProblem(
         name=name,
         f=f,
         z0=torch.zeros_like(operands[0]),
@@ -176,7 +176,7 @@ def build(name: str, *, device: str | torch.device, dtype: torch.dtype) -> Probl
 MODES = ("eager", "compiled", "graphs")
 
 
-def in_mode(problem: Problem, mode: str, autocast: torch.dtype | None = None) -> Problem:
+def in_mode(problem: BenchProblem, mode: str, autocast: torch.dtype | None = None) -> BenchProblem:
     """The same problem with f run in another way, for all solvers alike.
 
     Args:
@@ -219,7 +219,7 @@ class _Graph:
     The image is copied out: a replay writes over what the one before returned.
     """
 
-    def __init__(self, f: Callable[..., Tensor], problem: Problem) -> None:
+    def __init__(self, f: Callable[..., Tensor], problem: BenchProblem) -> None:
         self.f = f
         self.z = problem.z0.clone()
         self.operands = problem.operands

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equilibria.run.bench.contestants import Answer, Contestant
+from equilibria.run.bench.contestants import Answer, BenchedSolver
 from equilibria.run.bench.count import Calls, Counts, Spent, count, fit_rounds, interleave, seconds
-from equilibria.run.bench.problems import Problem
+from equilibria.run.bench.problems import BenchProblem
 from equilibria.run.memory import peak_bytes
 
 SLACK = 1.01  # a residual on the tolerance is rounded otherwise when it is measured anew
@@ -33,7 +33,7 @@ Solve = Callable[[Callable[..., Tensor]], Answer]
 
 
 def measure(
-    problem: Problem, contestants: Sequence[Contestant], *, rtol: float, rounds: int
+    problem: BenchProblem, contestants: Sequence[BenchedSolver], *, rtol: float, rounds: int
 ) -> list[Row]:
     """Solve a problem with each contestant and return a row for each.
 
@@ -104,7 +104,7 @@ def describe_error(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
-def _first(contestant: Contestant, problem: Problem, rtol: float) -> tuple[Row, Solve]:
+def _first(contestant: BenchedSolver, problem: BenchProblem, rtol: float) -> tuple[Row, Solve]:
     """The first solve: is the answer right? And how to repeat it."""
     budget = min(problem.max_evals, contestant.max_evals or problem.max_evals)
     if contestant.allocates:
@@ -138,7 +138,7 @@ def _first(contestant: Contestant, problem: Problem, rtol: float) -> tuple[Row, 
     return row, lambda f: contestant.solve(problem, f, rtol, budget)
 
 
-def _count_operations(row: Row, solve: Solve, problem: Problem) -> Row:
+def _count_operations(row: Row, solve: Solve, problem: BenchProblem) -> Row:
     """Operations, reads and memory of a solve."""
     seen: list[Counts] = []
     f = problem.eager or problem.f
@@ -155,7 +155,7 @@ def _count_operations(row: Row, solve: Solve, problem: Problem) -> Row:
 
 
 def _times(
-    problem: Problem, solves: Mapping[str, Solve], rounds: int, few: Mapping[str, int]
+    problem: BenchProblem, solves: Mapping[str, Solve], rounds: int, few: Mapping[str, int]
 ) -> dict[str, float]:
     """Median milliseconds of each solve; under the name "", of f alone."""
     z = problem.z0 + 0.1

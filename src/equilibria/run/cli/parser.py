@@ -34,7 +34,7 @@ class UserError(Exception):
     """A user's mistake; the message states what was given, what was expected and what to do."""
 
 
-class Stopped(Exception):
+class ResumableStop(Exception):
     """Interrupted with its results saved; the message says how to continue."""
 
     exit_status = SAVED

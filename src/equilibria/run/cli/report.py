@@ -24,7 +24,7 @@ from equilibria.run.cli.parser import Parser, UserError
 from equilibria.run.data import DataError, storage
 from equilibria.run.memory import MemoryPoint
 from equilibria.run.report import page
-from equilibria.run.shapes import Adjoints, Evaluation, Measured
+from equilibria.run.shapes import Adjoints, EvaluationRecord, OfWeights
 from equilibria.run.weights import checksum
 from equilibria.stability import Examination
 
@@ -122,7 +122,7 @@ def _collect(path: Path, data_dir: Path | None, examine: bool, console: Console)
             f"Continue the run with `{folder.resume}`"
         )
     # Whatever is damaged is found before an examination that takes minutes.
-    evaluation = _read(folder.evaluation, Evaluation, f"equilibria evaluate {path}")
+    evaluation = _read(folder.evaluation, EvaluationRecord, f"equilibria evaluate {path}")
     points = _read(folder.memory, list[MemoryPoint], f"equilibria memory {path}")
     compared = _gradients(folder)
     about = folder.read_info() if folder.info.exists() else None
@@ -222,7 +222,7 @@ def _gradients(folder: run.Folder) -> dict[str, Any] | None:
 def _current(path: Path, weights: Path) -> bool:
     """Whether what was measured is of these weights; for what does not say, by its date."""
     known = checksum(weights)
-    said = _read(path, Measured) or {}
+    said = _read(path, OfWeights) or {}
     if known is not None and said.get("weights") is not None:
         return said["weights"] == known
     return path.is_file() and (

@@ -16,7 +16,7 @@ from rich.console import Console
 from equilibria.run import plugins
 from equilibria.run.cli.errors import explain
 from equilibria.run.cli.output import Output, fit_table, names_table, say
-from equilibria.run.cli.parser import Stopped, UserError
+from equilibria.run.cli.parser import ResumableStop, UserError
 from equilibria.run.config import as_chosen
 from equilibria.run.data import DataError
 from equilibria.run.studies import catalog
@@ -36,7 +36,7 @@ from equilibria.run.studies.stale import last_change, verdicts
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.training import Store
 from equilibria.run.studies.views import Grid, text
-from equilibria.words import listed, nearest, plural
+from equilibria.words import list_some, nearest, plural
 
 
 def list_studies(console: Console, command: str, names: Sequence[str], scale: Scale) -> None:
@@ -132,7 +132,7 @@ class Session:
             self._show(page, count_earlier(data), outcome.missing, [path, drawing])
             failed += [f"{name} {label}" for label in outcome.failed]
             if outcome.stopped:
-                raise Stopped("interrupted; run the same command to continue")
+                raise ResumableStop("interrupted; run the same command to continue")
         if failed:
             raise UserError(
                 f"failed: {'; '.join(failed)}; the tracebacks are in "
@@ -159,7 +159,10 @@ class Session:
             ]
             counts = [len(points), len(done), *map(found.count, ("current", "stale", "unknown"))]
             grid.add_row(
-                name, *map(str, counts), (last_change(source) or "unknown")[:10], listed(stale, 6)
+                name,
+                *map(str, counts),
+                (last_change(source) or "unknown")[:10],
+                list_some(stale, 6),
             )
         self.console.print(grid)
 

@@ -16,9 +16,9 @@ from equilibria import __version__
 from equilibria.run.export import program as programs
 from equilibria.run.export.inference import (
     Prepare,
-    Step,
+    RecurrentStep,
     Stream,
-    Whole,
+    WholeInput,
     exportable,
     layers,
     pairs,
@@ -30,13 +30,13 @@ from equilibria.run.models import Model
 from equilibria.run.tasks import Task
 
 if TYPE_CHECKING:
-    from equilibria.run.export.graph import Session
+    from equilibria.run.export.graph import OnnxSession
 
 
 Format = Literal["onnx", "pt2"]
 Form = Literal["whole", "stream"]
 Weights = Literal["float32", "int8"]
-File: TypeAlias = "Session | programs.Program"
+File: TypeAlias = "OnnxSession | programs.Program"
 
 ONNX = ("onnx", "onnxscript", "onnxruntime")
 """Packages that ONNX needs: the extra `export`."""
@@ -130,7 +130,7 @@ def export(
     plain = exportable(model, evals, method)
     raw = next(pairs(task, task.eval_split, TRACED, TRACED)).raw
     prepare = preparation(task)
-    step, stream, why = Step(plain, prepare), None, ""
+    step, stream, why = RecurrentStep(plain, prepare), None, ""
     try:
         stream = Stream(step, raw[0])
     except ExportError as error:
@@ -176,7 +176,7 @@ def export(
     if weights == "int8":
         graph.quantize(proto)
     content = graph.finish(proto, {**facts, "opset": str(graph.OPSET)})
-    return Exported(content, graph.Session(content), plain, form, graph.OPSET, stream)
+    return Exported(content, graph.OnnxSession(content), plain, form, graph.OPSET, stream)
 
 
 def _trace(
@@ -184,10 +184,10 @@ def _trace(
 ) -> ExportedProgram:
     """The model's step if there is a stream, else the whole model."""
     if stream is None:
-        return programs.trace(Whole(model, prepare), raw, [0] * len(raw))
+        return programs.trace(WholeInput(model, prepare), raw, [0] * len(raw))
     first = raw[0][:, 0]
     arguments = (first, *stream.begin(len(first)))
-    return programs.trace(Step(model, prepare), arguments, [0, stream.axes])
+    return programs.trace(RecurrentStep(model, prepare), arguments, [0, stream.axes])
 
 
 def _start(state: Tensor) -> float | list[float]:

@@ -254,7 +254,7 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
                 yield from _nodes(attribute.g)
 
 
-class Session:
+class OnnxSession:
     """An .onnx file that ONNX Runtime runs on the CPU.
 
     Args:

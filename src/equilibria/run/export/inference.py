@@ -23,7 +23,7 @@ from equilibria.run.tasks.feed import Indexed, PreparedSamples
 # The inputs of a task as they were before it prepared them, and what it does to them.
 
 
-class Pair(NamedTuple):
+class PairedBatch(NamedTuple):
     """A batch twice: for the exported file, and for the model."""
 
     raw: tuple[Tensor, ...]
@@ -43,7 +43,9 @@ def preparation(task: Task) -> Prepare:
     return samples.statistics.apply if isinstance(samples, PreparedSamples) else lambda x: x
 
 
-def pairs(task: Task, split: str, batch_size: int, count: int | None = None) -> Iterator[Pair]:
+def pairs(
+    task: Task, split: str, batch_size: int, count: int | None = None
+) -> Iterator[PairedBatch]:
     """Go through a split once.
 
     Args:
@@ -64,7 +66,7 @@ def pairs(task: Task, split: str, batch_size: int, count: int | None = None) -> 
         place = slice(start, min(start + batch_size, stop))
         inputs, targets = samples[place]
         given, _ = raw[place]
-        yield Pair(given if isinstance(given, tuple) else (given,), inputs, targets)
+        yield PairedBatch(given if isinstance(given, tuple) else (given,), inputs, targets)
 
 
 def _samples(task: Task, split: str) -> Indexed:
@@ -172,7 +174,7 @@ def _resolve(module: Any) -> None:
         module.register_parameter(name, nn.Parameter(weight.detach().clone(), requires_grad=False))
 
 
-class Whole(nn.Module):
+class WholeInput(nn.Module):
     """Logits (batch, classes) of whole inputs, as they were before the task prepared them.
 
     Args:
@@ -190,7 +192,7 @@ class Whole(nn.Module):
         return self.model(x if lengths is None else (x, lengths)).output
 
 
-class Step(nn.Module):
+class RecurrentStep(nn.Module):
     """One step of a recurrent model: (x, *state) -> (logits, *state).
 
     Args:
@@ -229,14 +231,14 @@ class Stream:
     """
 
     @torch.no_grad()
-    def __init__(self, step: Step, sample: Tensor) -> None:
+    def __init__(self, step: RecurrentStep, sample: Tensor) -> None:
         model, name = step.model, type(step.model).__name__
         if not (hasattr(model, "begin") and hasattr(model, "step")):
             raise ExportError(f"{name} is no recurrent model: it has no step to stream")
         try:
             self.one, two, three = (list(model.begin(count)) for count in (1, 2, 3))
             self.axes = [_batch_axis(a, b) for a, b in zip(two, three, strict=True)]
-            whole = Whole(model, step.prepare)(sample)
+            whole = WholeInput(model, step.prepare)(sample)
             *_, last = self.run(step, sample)
         except (IndexError, RuntimeError, ValueError) as error:
             raise ExportError(f"{name} cannot be streamed: {error}") from error

@@ -24,7 +24,7 @@ RIDGE = 1e-5
 """Tikhonov term, relative to each difference's squared length: the system is solved in float32."""
 
 
-class Value(NamedTuple):
+class IteratedValue(NamedTuple):
     """What stands for the `Solution` of a layer: the state alone."""
 
     value: Any
@@ -61,7 +61,9 @@ class Iterated(nn.Module):
         self.method: Method = method
         self.residuals: list[Tensor] | None = None
 
-    def forward(self, *inputs: Any, z0: Any = None, warm: Any = None, **options: Any) -> Value:
+    def forward(
+        self, *inputs: Any, z0: Any = None, warm: Any = None, **options: Any
+    ) -> IteratedValue:
         """Return the state after `evals` evaluations from z0, `warm` or the layer's own start.
 
         The other options of a layer's call change what is said of a solution, and not its value;
@@ -92,7 +94,7 @@ class Iterated(nn.Module):
         if seen is not None and self.residuals is not None:
             seen.append(relative(f(rows), rows))
             self.residuals.append(torch.stack(seen))
-        return Value(tree(rows))
+        return IteratedValue(tree(rows))
 
 
 def iterate(

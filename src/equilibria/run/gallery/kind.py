@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from equilibria.nn.using import in_eval_mode
 from equilibria.run.models import EquilibriumModel, Model
 from equilibria.run.pictures import make_colors, numbers_png
-from equilibria.run.tasks.normalization import Statistics
+from equilibria.run.tasks.normalization import PixelStatistics
 from equilibria.solve import Status
 
 # --- settling -------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class Hanging:
         return {"low": low, "high": high, "colours": [hex_of(color) for color in colors]}
 
 
-def as_it_was(image: Tensor, statistics: Statistics | None) -> Tensor:
+def as_it_was(image: Tensor, statistics: PixelStatistics | None) -> Tensor:
     """An image (channels, height, width) before it was normalised."""
     if statistics is None:
         return image
@@ -198,7 +198,7 @@ class _Scale(TypedDict):
     colours: list[str]
 
 
-class Picture(TypedDict):
+class PictureRecord(TypedDict):
     """One of the `pictures` in gallery.json, to be extended by what a kind tells of it."""
 
     files: dict[str, str]

@@ -7,7 +7,7 @@ from typing import Any
 
 from equilibria.run.report.panel import Panel, Series
 from equilibria.run.report.reading import number
-from equilibria.run.report.words import Table, decimal, keep_known, mib
+from equilibria.run.report.words import TextTable, decimal, keep_known, mib
 
 
 def panels(found: Mapping[str, Any]) -> list[Panel]:
@@ -43,7 +43,7 @@ def panels(found: Mapping[str, Any]) -> list[Panel]:
     ]
 
 
-def table(found: Mapping[str, Any]) -> Table:
+def table(found: Mapping[str, Any]) -> TextTable:
     """The figures of each adjoint.
 
     Args:

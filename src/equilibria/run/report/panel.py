@@ -34,7 +34,7 @@ class Series:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Axes:
+class PlotAxes:
     """A pair of axes.
 
     Args:
@@ -64,7 +64,7 @@ class Axes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Panel(Axes):
+class Panel(PlotAxes):
     """Axes with what is drawn on them.
 
     Args:

@@ -10,7 +10,7 @@ from equilibria.metric import LOSS, Metric
 from equilibria.run.report import gradients, plots, reading
 from equilibria.run.report.reading import Run, number
 from equilibria.run.report.svg import Drawing, inline
-from equilibria.run.report.words import Table, decimal, figure, keep_known, mib
+from equilibria.run.report.words import TextTable, decimal, figure, keep_known, mib
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Plate:
 
     text: str
     drawing: Drawing | None
-    table: Table | None = None
+    table: TextTable | None = None
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _finite(run: Run) -> list[reading.Row]:
     return [row for row in run["metrics"] if math.isfinite(number(row, "train", "loss"))]
 
 
-def _epochs(runs: Sequence[Run], metric: Metric) -> Table | None:
+def _epochs(runs: Sequence[Run], metric: Metric) -> TextTable | None:
     """The figures of each epoch of a single run; columns without any are left out."""
     if len(runs) > 1:
         return None
@@ -211,7 +211,7 @@ def _points(
     metric: Metric,
     head: str,
     points_of: Callable[[Run, Metric], Mapping[float, float]],
-) -> Table:
+) -> TextTable:
     found = [(run["name"], points_of(run, metric)) for run in runs]
     places = sorted({evals for _, points in found for evals in points})
     rows = [
@@ -219,10 +219,10 @@ def _points(
         for evals in places
     ]
     names = [metric.label] if len(runs) == 1 else [name for name, _ in found]
-    return Table([head, *names], rows)
+    return TextTable([head, *names], rows)
 
 
-def _memory(runs: Sequence[Run]) -> Table:
+def _memory(runs: Sequence[Run]) -> TextTable:
     rows = [
         (run["name"], evals, {p["kind"]: p for p in points if p["evals"] == evals})
         for run in runs

@@ -25,7 +25,7 @@ from equilibria.run.report.reading import (
 )
 from equilibria.run.report.words import (
     UNKNOWN,
-    Table,
+    TextTable,
     count,
     decimal,
     duration,
@@ -217,7 +217,7 @@ def _memory_tiles(run: Run) -> list[Tile]:
     return [Tile("Training memory", mib(size), note)]
 
 
-def comparison(runs: Sequence[Run]) -> Table:
+def comparison(runs: Sequence[Run]) -> TextTable:
     """Key figures of several runs, a row each."""
     on = {final_split(run) for run in runs}
     columns: list[tuple[str, Callable[[Run], str]]] = [
@@ -255,8 +255,8 @@ def comparison(runs: Sequence[Run]) -> Table:
 class Differences:
     """Keys in which recipes differ: those that all have, and those that only some have."""
 
-    shared: Table | None
-    partial: Table | None
+    shared: TextTable | None
+    partial: TextTable | None
 
 
 def differences(runs: Sequence[Run]) -> Differences:
@@ -268,14 +268,14 @@ def differences(runs: Sequence[Run]) -> Differences:
     keys = dict.fromkeys(key for recipe in recipes for key in recipe if key != "description")
     head = ["setting", *(run["name"] for run in runs)]
 
-    def table(everywhere: bool) -> Table | None:
+    def table(everywhere: bool) -> TextTable | None:
         values = {
             key: [recipe.get(key, UNKNOWN) for recipe in recipes]
             for key in keys
             if all(key in recipe for recipe in recipes if recipe) == everywhere
         }
         rows = [[key, *found] for key, found in values.items() if len(set(found)) > 1]
-        return Table(head, rows) if rows else None
+        return TextTable(head, rows) if rows else None
 
     return Differences(table(True), table(False))
 

@@ -15,7 +15,7 @@ Numbers = Sequence[float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surface:
+class PlotSurface:
     """A height for each point of a grid: `z` has a row for each y, with a number for each x.
 
     `color` is an index into the palette; `label` stands in the legend, where it is not empty.
@@ -57,7 +57,7 @@ class SurfacePlot:
     x: str
     y: str
     z: str
-    surfaces: Sequence[Surface]
+    surfaces: Sequence[PlotSurface]
     curves: Sequence[Curve] = ()
     heights: tuple[float, float] = (-math.inf, math.inf)
 
@@ -101,7 +101,7 @@ def draw_surfaces(axes: Any, panel: SurfacePlot, colors: Mapping[str, str]) -> b
     return True
 
 
-def _tiles(surface: Surface, heights: tuple[float, float]) -> Iterator[np.ndarray]:
+def _tiles(surface: PlotSurface, heights: tuple[float, float]) -> Iterator[np.ndarray]:
     """The corners (4, 3) of each tile that is finite and in sight, clipped to the heights."""
     grid = np.stack([*np.meshgrid(surface.x, surface.y), np.asarray(surface.z, float)], -1)
     rings = (grid[:-1, :-1], grid[:-1, 1:], grid[1:, 1:], grid[1:, :-1])

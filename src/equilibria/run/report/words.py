@@ -15,21 +15,23 @@ Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Rows of text under a row of heads."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
-def keep_known(columns: Sequence[tuple[str, Callable[[Row], str]]], rows: Sequence[Row]) -> Table:
+def keep_known(
+    columns: Sequence[tuple[str, Callable[[Row], str]]], rows: Sequence[Row]
+) -> TextTable:
     """The table of these columns, each a head and what it has of a row.
 
     Columns in which nothing is known are left out.
     """
     cells = [(head, [text(row) for row in rows]) for head, text in columns]
     kept = [(head, column) for head, column in cells if any(each != UNKNOWN for each in column)]
-    return Table(
+    return TextTable(
         [head for head, _ in kept], [list(row) for row in zip(*(c for _, c in kept), strict=True)]
     )
 

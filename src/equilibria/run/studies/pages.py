@@ -17,7 +17,7 @@ from equilibria.run.studies.results import LEGACY, Data, Frame
 from equilibria.run.studies.runner import collect
 from equilibria.run.studies.study import Scale, Study
 from equilibria.run.studies.views import Grid, text
-from equilibria.words import listed, plural
+from equilibria.words import list_some, plural
 
 LONG = 60
 """Rows above which a table is folded."""
@@ -138,7 +138,7 @@ def _origins(name: str, done: Frame, older: str) -> str:
         *all_of("source"),
         *all_of("_hardware"),
         "; ".join(all_of("_versions")),
-        f"commit{'s' if len(commits) > 1 else ''} {listed(commits, 3)}",
+        f"commit{'s' if len(commits) > 1 else ''} {list_some(commits, 3)}",
         span,
     ]
     legacy = int((done["_identity"] == LEGACY).sum())

@@ -26,7 +26,7 @@ class Indexed(Protocol):
         ...
 
 
-class Statistics(Protocol):
+class Preparation(Protocol):
     """What inputs are prepared by."""
 
     def apply(self, x: Tensor, /) -> Tensor:
@@ -47,7 +47,7 @@ class PreparedSamples(Indexed, Protocol):
         ...
 
     @property
-    def statistics(self) -> Statistics:
+    def statistics(self) -> Preparation:
         """What their inputs are prepared by."""
         ...
 
@@ -94,7 +94,7 @@ class Part:
     index: int = 0
     count: int = 1
 
-    def cut(self, index: int, count: int) -> Part:
+    def divide(self, index: int, count: int) -> Part:
         """Return one of `count` equal parts of this part."""
         return Part(self.index * count + index, self.count * count)
 
@@ -186,7 +186,7 @@ class Shuffled(Feed):
         return Batch.of(self.samples, self.order.places(step, part))
 
 
-class Tokens(Protocol):
+class TokenSequence(Protocol):
     """A long sequence of token ids; slices are int64 tensors (n,)."""
 
     def __len__(self) -> int: ...
@@ -211,7 +211,7 @@ class Streams(Feed):
         ValueError: the text is too short.
     """
 
-    def __init__(self, tokens: Tokens, streams: int, length: int, seed: int) -> None:
+    def __init__(self, tokens: TokenSequence, streams: int, length: int, seed: int) -> None:
         self.tokens, self.streams, self.length, self.seed = tokens, streams, length, seed
         self.steps = (len(tokens) - length) // (streams * length)
         if self.steps <= 0:
@@ -235,7 +235,9 @@ class Streams(Feed):
         return segment(self.tokens, starts, [self.length] * len(starts), position == 0)
 
 
-def segment(tokens: Tokens, starts: Sequence[int], lengths: Sequence[int], begins: bool) -> Batch:
+def segment(
+    tokens: TokenSequence, starts: Sequence[int], lengths: Sequence[int], begins: bool
+) -> Batch:
     """Return inputs and targets (rows, longest), each target the token after its input.
 
     Shorter rows are padded with token 0, whose target is -1.

@@ -19,14 +19,14 @@ _BLOCK = 500
 
 
 @dataclass(frozen=True)
-class Statistics:
+class PixelStatistics:
     """Mean and standard deviation of each channel, over all pixels of some images."""
 
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
 
     @classmethod
-    def of(cls, images: Samples, most: int | None = None) -> Statistics:
+    def of(cls, images: Samples, most: int | None = None) -> PixelStatistics:
         """Return the statistics of images; of `most`, spread evenly, where that is given and less.
 
         Raises:
@@ -37,7 +37,7 @@ class Statistics:
         return cls.of_blocks(images[block][0] for block in places.split(_BLOCK))
 
     @classmethod
-    def of_blocks(cls, blocks: Iterable[Tensor]) -> Statistics:
+    def of_blocks(cls, blocks: Iterable[Tensor]) -> PixelStatistics:
         """Return the statistics of blocks of images (n, channels, height, width), of any sizes.
 
         Raises:
@@ -58,7 +58,7 @@ class Statistics:
         return cls.check(tuple((mean + first.flatten()).tolist()), tuple(deviation.tolist()))
 
     @classmethod
-    def check(cls, mean: tuple[float, ...], deviation: tuple[float, ...]) -> Statistics:
+    def check(cls, mean: tuple[float, ...], deviation: tuple[float, ...]) -> PixelStatistics:
         """Return statistics that images can be normalised by.
 
         Raises:
@@ -86,7 +86,7 @@ class Normalized:
     """Samples whose images are normalised as they are given out."""
 
     images: Samples
-    statistics: Statistics
+    statistics: PixelStatistics
 
     @property
     def raw(self) -> Samples:

@@ -28,7 +28,7 @@ from equilibria.solve import Picard, SolveWarning, Status
 from equilibria.stability.ensembles.results import Start, Sweep, Trial, mean
 from equilibria.stability.fixed_points import Settled, as_it_is
 from equilibria.stability.jacobian import spectral_radius
-from equilibria.stability.patient import Patient, Seen, rows_of
+from equilibria.stability.patient import LayerCall, Patient, rows_of
 from equilibria.theory.meanfield import mean_field
 from equilibria.theory.spectrum import radius_at
 
@@ -283,7 +283,7 @@ def _edge(starts: Sequence[Start]) -> float | None:
     return None
 
 
-def _trial(patient: Patient, weights: Sequence[RecurrentWeight]) -> tuple[Trial, Seen]:
+def _trial(patient: Patient, weights: Sequence[RecurrentWeight]) -> tuple[Trial, LayerCall]:
     """Solve the batch with the weights as they are; and the call that did.
 
     The operands of the cell are made anew: what a model injects may depend on its recurrent

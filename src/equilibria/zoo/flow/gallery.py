@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from equilibria.run.gallery.kind import GalleryKind, Hanging, Picture, Settling, Stored
+from equilibria.run.gallery.kind import GalleryKind, Hanging, PictureRecord, Settling, Stored
 from equilibria.run.models import Model
 from equilibria.run.pictures import image_png, size_to_look_at
 from equilibria.solve import Status
@@ -23,7 +23,7 @@ _PERCENT = 99.0
 """Of the lengths of the true flow of all pairs shown, the percentile that is saturated."""
 
 
-class _Pair(Picture):
+class _Pair(PictureRecord):
     name: str
     epe: float
     zero: float

@@ -7,7 +7,7 @@ from typing import Any, Literal, NotRequired
 import torch
 from torch import Tensor
 
-from equilibria.run.gallery.kind import GalleryKind, Hanging, Picture, Settling, Stored
+from equilibria.run.gallery.kind import GalleryKind, Hanging, PictureRecord, Settling, Stored
 from equilibria.run.models import EquilibriumModel, Model
 from equilibria.run.pictures import image_png, size_to_look_at
 from equilibria.solve import Status
@@ -26,7 +26,7 @@ _BLACK = 0.1
 """Share of the range from black to white that an error has where the map of errors is black."""
 
 
-class _Part(Picture):
+class _Part(PictureRecord):
     name: str
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from equilibria.run.gallery.kind import (
     GalleryKind,
     Hanging,
-    Picture,
+    PictureRecord,
     Stored,
     as_it_was,
     hex_of,
@@ -38,7 +38,7 @@ _LISTED = 3
 """Classes whose probability is told."""
 
 
-class _Image(Picture):
+class _Image(PictureRecord):
     truth: str
     told: list[tuple[str, float]]
 
@@ -127,7 +127,7 @@ _SCENES = 4
 """Images that are shown."""
 
 
-class _Scene(Picture):
+class _Scene(PictureRecord):
     name: str
     right: float
 

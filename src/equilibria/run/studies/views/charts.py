@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, Literal
 
-from equilibria.run.report.panel import Axes, Panel, Series, Style
+from equilibria.run.report.panel import Panel, PlotAxes, Series, Style
 from equilibria.run.studies.results import Data, Frame
 
 Mark = Callable[[Data], Iterable[Series]]
@@ -187,7 +187,7 @@ def curve(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chart(Axes):
+class Chart(PlotAxes):
     """A pair of axes.
 
     Args:
@@ -205,7 +205,7 @@ class Chart(Axes):
         """Return the panel with its series."""
         marks = [self.marks] if callable(self.marks) else self.marks
         return Panel(
-            **{each.name: getattr(self, each.name) for each in fields(Axes)},
+            **{each.name: getattr(self, each.name) for each in fields(PlotAxes)},
             series=[series for mark in marks for series in mark(data)],
             levels=self.levels(data) if callable(self.levels) else self.levels,
             names_y=self.names_y(data) if callable(self.names_y) else self.names_y,

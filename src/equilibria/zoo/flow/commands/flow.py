@@ -33,7 +33,7 @@ from equilibria import files
 from equilibria.run import evaluation, run, stops
 from equilibria.run.cli.options import resolve
 from equilibria.run.cli.output import Output
-from equilibria.run.cli.parser import Parser, Stopped, UserError
+from equilibria.run.cli.parser import Parser, ResumableStop, UserError
 from equilibria.run.cli.status import DONE, ERROR
 from equilibria.run.plugins import SOLVERS
 from equilibria.words import others
@@ -320,7 +320,7 @@ def _many(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Out
         )
         rows.tabulate()
         if not finished:
-            raise Stopped(
+            raise ResumableStop(
                 f"stopped after {len(rows.done):,} pairs; all rows are saved in {rows.rows}; the "
                 "same command continues"
             )

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equilibria.words import listed
+from equilibria.words import list_some
 from equilibria.zoo.flow.model.configs import (
     DEQGMAConfig,
     DEQRAFTConfig,
@@ -222,7 +222,7 @@ def load_state(model: UnrolledFlow | DEQFlow, state: State) -> None:
     unexpected = sorted(name for name in {*state} - wanted if not _is_spare(name, state))
     if missing or unexpected:
         parts = [
-            f"{len(names)} {what}: {listed(names, 6)}"
+            f"{len(names)} {what}: {list_some(names, 6)}"
             for names, what in ((missing, "missing"), (unexpected, "unexpected"))
             if names
         ]

@@ -13,7 +13,7 @@ from equilibria.run.data import storage
 from equilibria.run.data.storage import DataError, read_errors
 from equilibria.run.models import ClassifierConfig, ModelConfig
 from equilibria.run.tasks.base import SampleTask
-from equilibria.words import listed, plural
+from equilibria.words import list_some, plural
 
 GRAPHS = "graphs.json"
 """The file of a run folder with the names of the classes and the number of features."""
@@ -74,8 +74,8 @@ class Known:
         same = other.multilabel == self.multilabel and (count == len(self.labels) or numbered)
         if not (fits and same) or (self.multilabel and count != len(self.labels)):
             raise DataError(
-                f"{other.source} has the classes {listed(other.labels, 8)}, and the run's data "
-                f"have {listed(self.labels, 8)}: they must be the same, in this order"
+                f"{other.source} has the classes {list_some(other.labels, 8)}, and the run's data "
+                f"have {list_some(self.labels, 8)}: they must be the same, in this order"
             )
 
 

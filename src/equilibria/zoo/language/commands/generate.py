@@ -20,7 +20,7 @@ from equilibria.run.cli.parser import Parser, UserError, check_least, check_seed
 from equilibria.run.processes import device
 from equilibria.run.recipe import Recipe
 from equilibria.solve import Status
-from equilibria.words import listed, percent, plural, printable
+from equilibria.words import list_some, percent, plural, printable
 from equilibria.zoo.io.vocabulary import split_words
 from equilibria.zoo.language.commands.context import change_memory, has_memory
 from equilibria.zoo.language.data import Vocabulary
@@ -165,7 +165,7 @@ def read(vocabulary: Vocabulary, prompt: str) -> list[int]:
     pairs = zip(words, tokens, strict=True)
     unknown = dict.fromkeys(w for w, t in pairs if t == vocabulary.unknown and w != named)
     if unknown:
-        shown = listed([repr(word) for word in unknown], 8)
+        shown = list_some([repr(word) for word in unknown], 8)
         lower = [word.lower() for word in unknown]
         known = [word for word in lower if vocabulary.number(word) != vocabulary.unknown]
         hint = f"; lower-case {known[0]!r} is in it" if known else ""

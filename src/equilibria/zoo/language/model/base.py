@@ -137,7 +137,7 @@ class Lexicon(nn.Module):
             )
             x = torch.cat(pieces).index_select(0, back)
         if self.training and self.dropout:
-            mask = draws.for_batch(x.new_empty(self.vocabulary), draws.kept(self.dropout))
+            mask = draws.for_batch(x.new_empty(self.vocabulary), draws.keep_mask(self.dropout))
             x = x * (mask / (1 - self.dropout))[flat, None]
         return (x * self.scale).reshape(*tokens.shape, self.width)
 

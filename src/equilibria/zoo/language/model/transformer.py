@@ -99,7 +99,7 @@ class RelativeAttention(nn.Module):
         sines = sinusoids(distances, self.width).to(u.dtype)
         if self.training and self.position_dropout:
             drop = self.position_dropout
-            mask = draws.for_batch(sines.new_empty(self.width), draws.kept(drop))
+            mask = draws.for_batch(sines.new_empty(self.width), draws.keep_mask(drop))
             sines = sines * mask / (1 - drop)
         table = self.positions(sines).view(span, self.heads, self.head_width).permute(1, 2, 0)
         table = F.pad(table, (1, 0)) / math.sqrt(self.head_width)

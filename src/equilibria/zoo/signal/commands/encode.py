@@ -24,7 +24,7 @@ from equilibria.run import processes as devices
 from equilibria.run import recipe as recipes
 from equilibria.run import run as runs
 from equilibria.run.cli.output import Output
-from equilibria.run.cli.parser import Parser, Stopped, UserError, name_data
+from equilibria.run.cli.parser import Parser, ResumableStop, UserError, name_data
 from equilibria.run.cli.status import DONE
 from equilibria.run.loop import Interrupted, train
 from equilibria.run.memory import free_bytes
@@ -91,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
             command=[name, *overrides],
         )
     except Interrupted:
-        raise Stopped(
+        raise ResumableStop(
             f"stopped before {out} was written; the training so far is saved in {run}: the same "
             "command continues"
         ) from None

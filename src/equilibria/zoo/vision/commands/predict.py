@@ -26,7 +26,7 @@ from typing import Any
 from equilibria.run import evaluation, neural, run, stops
 from equilibria.run.cli.options import LEARNED, add_solver, solve_by
 from equilibria.run.cli.output import Output, progress_bar
-from equilibria.run.cli.parser import Parser, Stopped, UserError, check_least
+from equilibria.run.cli.parser import Parser, ResumableStop, UserError, check_least
 from equilibria.run.cli.status import DONE, ERROR
 from equilibria.run.recipe import Recipe
 from equilibria.run.weights import checksum
@@ -170,7 +170,7 @@ def main(argv: Sequence[str]) -> int:
         )
         rows.tabulate()
     if not finished:
-        raise Stopped(
+        raise ResumableStop(
             f"stopped after {len(rows.done & wanted):,} of {len(paths):,} images; all rows are "
             f"saved in {rows.rows}; the same command continues"
         )

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from equilibria import draws
 from equilibria.run.tasks.feed import Batch, Part
-from equilibria.run.tasks.normalization import Statistics
+from equilibria.run.tasks.normalization import PixelStatistics
 from equilibria.zoo.io import image_files
 from equilibria.zoo.io.ahead import AheadFeed
 from equilibria.zoo.vision.data.images import ImageFiles
@@ -67,7 +67,7 @@ def crop_images(images: Tensor, smallest: float) -> Tensor:
     return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
-def prepare(images: Tensor, statistics: Statistics | None) -> Tensor:
+def prepare(images: Tensor, statistics: PixelStatistics | None) -> Tensor:
     """Return images (n, channels, height, width) normalised, where there are statistics."""
     return images if statistics is None else statistics.apply(images)
 
@@ -105,7 +105,7 @@ class ImageFeed(AheadFeed):
         seed: int,
         *,
         crop: float | None = None,
-        statistics: Statistics | None = None,
+        statistics: PixelStatistics | None = None,
     ) -> None:
         super().__init__(len(files), batch_size, seed)
         self.files, self.crop, self.statistics = files, crop, statistics
@@ -235,7 +235,7 @@ class SceneFeed(AheadFeed):
         seed: int,
         *,
         view: SceneView,
-        statistics: Statistics | None = None,
+        statistics: PixelStatistics | None = None,
     ) -> None:
         super().__init__(len(images), batch_size, seed)
         self.images, self.view, self.statistics = images, view, statistics

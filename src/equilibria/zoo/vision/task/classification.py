@@ -17,7 +17,7 @@ from equilibria.run.data.storage import DataError
 from equilibria.run.models import ClassifierConfig, Model, ModelConfig
 from equilibria.run.tasks.base import LabeledTask
 from equilibria.run.tasks.feed import Batch, Feed
-from equilibria.run.tasks.normalization import READ, Normalized, Statistics
+from equilibria.run.tasks.normalization import READ, Normalized, PixelStatistics
 from equilibria.zoo.io import headers, selection
 from equilibria.zoo.io.decode import resize
 from equilibria.zoo.io.image_files import MEMORY
@@ -293,11 +293,11 @@ def find_source(config: ImageClassification, data_dir: Path | None, seen: Seen |
     return load(config.data, data_dir)
 
 
-def statistics(images: Images, train: Samples) -> Statistics:
+def statistics(images: Images, train: Samples) -> PixelStatistics:
     """Return those by which images are normalised: of shards, those that the index holds."""
     if isinstance(images, ImageShards):
-        return Statistics.check(images.moments.mean, images.moments.deviation)
-    return Statistics.of(train, READ if isinstance(train, ImageFiles) else None)
+        return PixelStatistics.check(images.moments.mean, images.moments.deviation)
+    return PixelStatistics.of(train, READ if isinstance(train, ImageFiles) else None)
 
 
 def _take_shards(config: ImageClassification, images: ImageShards) -> dict[str, Samples]:

@@ -18,8 +18,8 @@ from equilibria.run.data import available, storage
 from equilibria.run.data.dataset import Dataset, Samples
 from equilibria.run.data.storage import DataError, read_errors
 from equilibria.run.tasks.base import Task, TaskConfig
-from equilibria.run.tasks.normalization import Statistics
-from equilibria.words import listed
+from equilibria.run.tasks.normalization import PixelStatistics
+from equilibria.words import list_some
 from equilibria.zoo.vision.data.shards.images import ShardImages
 
 IMAGES = "images.json"
@@ -91,7 +91,7 @@ class Seen:
     """Names of the classes, in the order of their numbers."""
     shape: tuple[int, ...]
     """Channels, height and width of an image."""
-    statistics: Statistics | None
+    statistics: PixelStatistics | None
     """Those by which images were normalised; None where they were not."""
     kind: str = "classification"
     """What the model tells: the class of an image, or "segmentation", of each of its pixels."""
@@ -118,7 +118,7 @@ class Seen:
                 content: Any = storage.read(path, _ImagesFile)
             normal, labels = content["normalise"], content["labels"]
             if normal is not None:
-                normal = Statistics(tuple(normal["mean"]), tuple(normal["deviation"]))
+                normal = PixelStatistics(tuple(normal["mean"]), tuple(normal["deviation"]))
             resize, kind = content.get("resize"), content.get("kind", "classification")
             colors = tuple((r, g, b) for r, g, b in content.get("colours", ()))
             if not all(0 <= each < 256 for color in colors for each in color):
@@ -154,15 +154,15 @@ class Seen:
         missing = [label for label in self.labels if label not in labels]
         if unknown:
             raise DataError(
-                f"{source} has classes that the run does not have: {listed(unknown, _LISTED)}. The "
-                f"run's classes are matched by name, and {source} lacks "
-                f"{listed(missing, _LISTED) or 'none'} of them: "
+                f"{source} has classes that the run does not have: {list_some(unknown, _LISTED)}. "
+                f"The run's classes are matched by name, and {source} lacks "
+                f"{list_some(missing, _LISTED) or 'none'} of them: "
                 "rename its classes, or remove those that the run does not have"
             )
         if missing:
             warnings.warn(
                 f"{source} has {len(labels)} of the run's {len(self.labels)} classes, not "
-                f"{listed(missing, _LISTED)}",
+                f"{list_some(missing, _LISTED)}",
                 stacklevel=2,
             )
         return [self.labels.index(label) for label in labels]
@@ -226,7 +226,7 @@ class ImageTask(Task):
 
     labels: tuple[str, ...]
     shape: tuple[int, ...]
-    statistics: Statistics | None
+    statistics: PixelStatistics | None
 
     @override
     def record(self, sums: Sums) -> dict[str, Any]:

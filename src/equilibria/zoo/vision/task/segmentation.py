@@ -20,7 +20,7 @@ from equilibria.run.data.storage import DataError
 from equilibria.run.models import Model, ModelConfig
 from equilibria.run.tasks.base import TaskConfig, check_split
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
-from equilibria.run.tasks.normalization import Statistics
+from equilibria.run.tasks.normalization import PixelStatistics
 from equilibria.zoo.vision.data.segmentation import VOID, MaskedImages, SegmentationSet
 from equilibria.zoo.vision.model.config import VisionConfig
 from equilibria.zoo.vision.model.segmentation import upsample
@@ -214,11 +214,11 @@ class SegmentationTask(ImageTask):
             )
         return images.sizes[0]
 
-    def _statistics(self) -> Statistics:
+    def _statistics(self) -> PixelStatistics:
         train = self.images["train"]
         count = min(READ, len(train))
         places = [k * len(train) // count for k in range(count)]
-        return Statistics.of_blocks(train.image(k)[None] / 255 for k in places)
+        return PixelStatistics.of_blocks(train.image(k)[None] / 255 for k in places)
 
     @override
     def settle(self, config: TaskConfig) -> TaskConfig:

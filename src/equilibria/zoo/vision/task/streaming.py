@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 from typing_extensions import override
 
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
-from equilibria.run.tasks.normalization import Statistics
+from equilibria.run.tasks.normalization import PixelStatistics
 from equilibria.zoo.io import image_files
 from equilibria.zoo.io.ahead import Ahead
 from equilibria.zoo.vision.data import shards as files
@@ -241,7 +241,7 @@ class StreamedImages(Feed):
         *,
         lanes: int | None = None,
         crop: float | None = None,
-        statistics: Statistics | None = None,
+        statistics: PixelStatistics | None = None,
     ) -> None:
         self.images, self.batch_size, self.seed = images, batch_size, seed
         self.crop, self.statistics = crop, statistics

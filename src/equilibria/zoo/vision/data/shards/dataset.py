@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from equilibria.run.data.storage import DataError, track
-from equilibria.run.tasks.normalization import Statistics
+from equilibria.run.tasks.normalization import PixelStatistics
 from equilibria.zoo.io import decode, headers
 from equilibria.zoo.io.headers import CHANNELS, Header
 from equilibria.zoo.io.image_files import View
@@ -69,7 +69,7 @@ class ImageShards:
     smallest: str
     shorter: float
     gray: bool
-    moments: Statistics
+    moments: PixelStatistics
     checksum: str
 
 
@@ -332,11 +332,11 @@ def _summarize(parts: Sequence[_ShardContent], labels: tuple[str, ...]) -> Surve
     sizes = {header[:2] for header in scanned}
     smallest = min(range(len(names)), key=lambda k: min(scanned[k][:2]))
     height, width, _ = scanned[smallest]
-    moments: dict[int, Statistics] = {}
+    moments: dict[int, PixelStatistics] = {}
     for channels in MODES:
         mean, squares = np.mean([row for each in parts for row in each.moments[channels]], axis=0)
         deviation = np.sqrt(np.maximum(squares - np.square(mean), 0.0))
-        moments[channels] = Statistics(tuple(mean.tolist()), tuple(deviation.tolist()))
+        moments[channels] = PixelStatistics(tuple(mean.tolist()), tuple(deviation.tolist()))
     return Surveyed(
         shards=[each.shard for each in parts],
         about=About(

@@ -18,7 +18,7 @@ from urllib.parse import urlparse
 
 from equilibria import files
 from equilibria.run.data.storage import DataError, read_errors, require, write_errors
-from equilibria.run.tasks.normalization import Statistics
+from equilibria.run.tasks.normalization import PixelStatistics
 from equilibria.zoo.io.archive import DAMAGED, iterate_entries
 
 # --- address --------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class About:
     shorter: float
     smallest: str
     modes: dict[str, int]
-    moments: dict[int, Statistics]
+    moments: dict[int, PixelStatistics]
 
     def json(self) -> dict[str, Any]:
         """What the index holds."""
@@ -226,7 +226,7 @@ class About:
             raise ValueError("labels are not names of classes")
         size = content["size"]
         moments = {
-            int(channels): Statistics(
+            int(channels): PixelStatistics(
                 tuple(map(float, each["mean"])), tuple(map(float, each["deviation"]))
             )
             for channels, each in content["moments"].items()
