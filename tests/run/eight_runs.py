@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,38 +17,37 @@ import equilibria as eq
 from equilibria import files
 from equilibria.metric import ACCURACY, LOSS
 from equilibria.run import recipe as recipes
-from equilibria.solve import Solver
 from equilibria.stability import Examination, doctor
 
 Map = Callable[[Tensor, Tensor], Tensor]
 
 
-def solved(z: Tensor, x: Tensor) -> Tensor:
+def solved(z, x):
     """A contraction to 2 x, which the first evaluation from zero misses by its sign."""
     return 0.5 * z + x - 2 * x * (z.abs() < 0.25 * x.abs())
 
 
-def unsolved(z: Tensor, x: Tensor) -> Tensor:
+def unsolved(z, x):
     """A map that jumps across zero, away from where its fixed point would be."""
     return 0.5 * z + x.abs() * torch.where(z > 0, -1.0, 1.0)
 
 
-def half(z: Tensor, x: Tensor) -> Tensor:
+def half(z, x):
     """Samples with a positive x have a fixed point, the others none."""
     return torch.where(x > 0, solved(z, x), unsolved(z, x))
 
 
-def several(z: Tensor, x: Tensor) -> Tensor:
+def several(z, x):
     """Two attracting fixed points in each entry, on both sides of zero."""
     return torch.tanh(2 * z + 0.1 * x)
 
 
 class Cell(nn.Module):
-    def __init__(self, f: Map, gain: float) -> None:
+    def __init__(self, f, gain):
         super().__init__()
         self.f, self.gain = f, nn.Parameter(torch.tensor(gain))
 
-    def forward(self, z: Tensor, x: Tensor) -> Tensor:
+    def forward(self, z, x):
         return self.gain * self.f(z, x)
 
 
@@ -57,7 +55,7 @@ ANDERSON = eq.Anderson(rtol=1e-4, max_evals=40)
 
 
 @cache
-def examined(f: Map, gain: float = 1.0, solver: Solver = ANDERSON) -> Examination:
+def examined(f, gain=1.0, solver=ANDERSON):
     """Return what the doctor finds on eight samples, four of each class."""
     x = torch.tensor([1.0, -1.0]).repeat(4)[:, None] * torch.linspace(0.5, 1.5, 8)[:, None]
     layer = eq.DEQ(Cell(f, gain), solver=solver)
@@ -72,7 +70,7 @@ def examined(f: Map, gain: float = 1.0, solver: Solver = ANDERSON) -> Examinatio
 NO_SOLVE: dict[str, Any] = {"evals": None, "status": None}
 
 
-def solves(**shares: float) -> dict[str, Any]:
+def solves(**shares):
     """Return how solves ended and what they cost."""
     status = {status.name: 0.0 for status in eq.Status} | (shares or {"CONVERGED": 1.0})
     return {"evals": {"mean": 9.4, "p50": 9, "p90": 11, "p99": 13, "max": 40}, "status": status}
@@ -98,7 +96,7 @@ class Constructed:
     evaluated: bool = True
     model: str = "dense"
 
-    def write(self, folder: Path) -> Path:
+    def write(self, folder):
         """Write the run folder, without weights."""
         implicit = self.forward is not NO_SOLVE
         folder.mkdir()
@@ -133,7 +131,7 @@ class Constructed:
             files.write_json(folder / "doctor.json", self.examination.json())
         return folder
 
-    def _epoch(self, epoch: int, loss: float, implicit: bool) -> dict[str, Any]:
+    def _epoch(self, epoch, loss, implicit):
         accuracy = math.nan if math.isnan(loss) else 0.9
         radius = {"spectral_radius": {"mean": 0.61, "max": 0.83}} if implicit else {}
         adjoint = solves() if implicit else NO_SOLVE
@@ -160,7 +158,7 @@ class Constructed:
         }
 
 
-def constructed() -> dict[str, Constructed]:
+def constructed():
     """Return the eight runs by their names."""
     return {
         "nothing": Constructed(examination=examined(unsolved), forward=solves(MAX_EVALS=1.0)),

@@ -1,8 +1,6 @@
 """Training whose solves are by a solver that learns along with the model."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,12 +27,12 @@ TREE: dict[str, Any] = {
 }
 
 
-def trainer_of(**changes: Any) -> Trainer:
+def trainer_of(**changes):
     recipe = recipes.parse({**TREE, **changes})
     return Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
 
 
-def test_later_steps_solve_by_what_earlier_ones_taught() -> None:
+def test_later_steps_solve_by_what_earlier_ones_taught():
     neural = {"every": 24, "batches": 16, "start_steps": 400, "steps": 4, "horizon": 6}
     trainer = trainer_of(neural=neural, solver={"name": "Anderson", "period": 3, "rtol": 3e-2})
     layer, solvers = trainer.model.deq, []
@@ -58,14 +56,14 @@ def test_later_steps_solve_by_what_earlier_ones_taught() -> None:
 
 
 @pytest.fixture
-def reduced() -> Iterator[Accelerator]:
+def reduced():
     """Of bfloat16; Accelerate keeps the precision for the whole process."""
     yield evaluation.accelerator("bf16", "cpu")
     evaluation.accelerator("float32", "cpu")
 
 
 @pytest.mark.parametrize("model", ["dense", "conv"])
-def test_in_reduced_precision_it_learns_in_full(model: str, reduced: Accelerator) -> None:
+def test_in_reduced_precision_it_learns_in_full(model, reduced):
     sizes = {"dense": {"width": 24}, "conv": {"channels": 8}}[model]
     recipe = recipes.parse(
         {
@@ -89,10 +87,8 @@ def test_in_reduced_precision_it_learns_in_full(model: str, reduced: Accelerator
     assert all(p.dtype == torch.float32 for p in trainer.neural.learned.parameters())
 
 
-def test_a_solver_that_cannot_be_trained_stops_no_training(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fails(*arguments: Any) -> None:
+def test_a_solver_that_cannot_be_trained_stops_no_training(monkeypatch):
+    def fails(*arguments):
         raise FloatingPointError("the gradient is not finite in 4 of 4 steps")
 
     trainer = trainer_of()
@@ -104,7 +100,7 @@ def test_a_solver_that_cannot_be_trained_stops_no_training(
     assert trainer.neural.finish_epoch()["neural"]["used"] is False
 
 
-def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
     """From what was saved before the solver had learned, and after it had."""
     whole = trainer_of()
     for step in range(1, 15):
@@ -125,7 +121,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
             assert torch.equal(second.neural.learned.state_dict()[name], value), name
 
 
-def test_where_nothing_converges_the_recipes_solver_goes_on() -> None:
+def test_where_nothing_converges_the_recipes_solver_goes_on():
     trainer = trainer_of()
     assert trainer.neural is not None
     teacher = eq.Anderson(rtol=1e-6, max_evals=2)
@@ -146,17 +142,17 @@ def test_where_nothing_converges_the_recipes_solver_goes_on() -> None:
         ({"horizon": 0}, "horizon must be at least 1; got 0"),
     ],
 )
-def test_wrong_numbers_are_refused(neural: dict[str, Any], words: str) -> None:
+def test_wrong_numbers_are_refused(neural, words):
     with pytest.raises(recipes.ConfigError, match=words):
         recipes.parse({**TREE, "neural": neural})
 
 
-def test_a_solver_that_would_never_learn_is_told_of() -> None:
+def test_a_solver_that_would_never_learn_is_told_of():
     with pytest.warns(UserWarning, match=r"neural\.every is 24 and the run has 24 steps"):
         trainer_of(neural={**TREE["neural"], "every": 24})
 
 
-def test_what_a_learned_solver_cannot_go_with_is_refused() -> None:
+def test_what_a_learned_solver_cannot_go_with_is_refused():
     shine = {"name": "Shine"}
     broyden = {"name": "Broyden", "memory": None}
     with pytest.raises(recipes.ConfigError, match=r"a learned solver has none: set neural\.name"):
@@ -168,7 +164,7 @@ def test_what_a_learned_solver_cannot_go_with_is_refused() -> None:
         recipes.parse({"task": TREE["task"], "model": {"name": "mfn"}, "neural": {"every": 9}})
 
 
-def test_the_rows_of_a_graph_are_coupled() -> None:
+def test_the_rows_of_a_graph_are_coupled():
     trainer = trainer_of()
     trainer.model.deq.coupled = True
     with pytest.raises(ValueError, match="rows of this layer are coupled"):

@@ -117,10 +117,7 @@ def test_recipes_lists_and_shows(capsys):
         (["train", "digts"], "no recipe 'digts'; did you mean 'digits'?"),
         (["train", "nowhere.yaml"], "no recipe file nowhere.yaml"),
         (["train", "digits", "--solver.histroy", "3"], "did you mean 'solver.history'?"),
-        (
-            ["train", "digits", "--solver.history", "x"],
-            "solver.history: expected a whole number",
-        ),
+        (["train", "digits", "--solver.history", "x"], "solver.history: expected a whole number"),
         (["train", "digits", "--solver.rtol", "-1"], "solver: "),
         (["train", "digits", "--batch_size", "0"], "batch_size must be at least 1"),
         (["train", "digits", "--task.data", "digitz"], "digits"),

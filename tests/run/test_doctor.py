@@ -24,11 +24,11 @@ TOPICS = {
 
 
 @pytest.fixture(scope="module")
-def folder(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(digits_run, tmp_path_factory):
     return Path(shutil.copytree(digits_run, tmp_path_factory.mktemp("doctor") / "digits"))
 
 
-def test_findings_are_printed_and_stored(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_findings_are_printed_and_stored(folder, capsys):
     assert main(["doctor", str(folder), "--samples", "20", "--starts", "2"]) == 0
     printed, shown = capsys.readouterr()
     stages = [line.partition(": ")[2] for line in shown.splitlines() if "Examining" in line]
@@ -46,7 +46,7 @@ def test_findings_are_printed_and_stored(folder: Path, capsys: pytest.CaptureFix
     assert "doctor.json" in printed
 
 
-def test_examining_twice_gives_the_same(folder: Path) -> None:
+def test_examining_twice_gives_the_same(folder):
     stored = []
     for _ in range(2):
         assert main(["doctor", str(folder), "--samples", "12", "--starts", "1"]) == 0
@@ -55,12 +55,12 @@ def test_examining_twice_gives_the_same(folder: Path) -> None:
 
 
 @pytest.fixture
-def spoilt(folder: Path, tmp_path: Path) -> Path:
+def spoilt(folder, tmp_path):
     """A copy whose weights a test may change."""
     return Path(shutil.copytree(folder, tmp_path / "digits"))
 
 
-def change(folder: Path, name: str, value: float) -> None:
+def change(folder, name, value):
     """Fill a tensor of a run's weights."""
     weights = load_file(folder / "model.safetensors")
     assert name in weights
@@ -69,9 +69,7 @@ def change(folder: Path, name: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["deq.cell.linear.parametrizations.weight.original", "head.bias"])
-def test_weights_that_are_no_numbers_are_the_one_finding_and_exit_with_3(
-    spoilt: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_weights_that_are_no_numbers_are_the_one_finding_and_exit_with_3(spoilt, name, capsys):
     change(spoilt, name, float("nan"))
     assert main(["doctor", str(spoilt), "--samples", "12"]) == 3
     printed = capsys.readouterr().out
@@ -81,7 +79,7 @@ def test_weights_that_are_no_numbers_are_the_one_finding_and_exit_with_3(
     assert "The weights hold NaN or infinity" in printed and " nan" not in printed
 
 
-def test_a_network_at_chance_is_not_told_that_an_ordinary_layer_would_do(spoilt: Path) -> None:
+def test_a_network_at_chance_is_not_told_that_an_ordinary_layer_would_do(spoilt):
     change(spoilt, "head.weight", 0.0)  # the same answer to everything
     change(spoilt, "head.bias", 0.0)
     main(["doctor", str(spoilt), "--samples", "50", "--starts", "1"])
@@ -102,16 +100,14 @@ def test_a_network_at_chance_is_not_told_that_an_ordinary_layer_would_do(spoilt:
         ([], "run"),
     ],
 )
-def test_mistakes_end_in_one_message(
-    folder: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_end_in_one_message(folder, words, message, capsys):
     assert main(["doctor", *(str(folder) if word == "RUN" else word for word in words)]) == 1
     error = capsys.readouterr().err.strip()
     assert message in error and len(error.splitlines()) == 1
     assert error.startswith("equilibria doctor: error: ")
 
 
-def test_help_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_says_what_it_does(capsys):
     with pytest.raises(SystemExit) as end:
         main(["doctor", "--help"])
     assert end.value.code == 0

@@ -41,8 +41,7 @@ def test_an_error_meant_for_the_user_stands_alone(ends, error):
 
 
 @pytest.mark.parametrize(
-    "error",
-    ["int('x')", "list(zip([1], [], strict=True))", ValueError("a"), TypeError("b")],
+    "error", ["int('x')", "list(zip([1], [], strict=True))", ValueError("a"), TypeError("b")]
 )
 def test_any_other_error_is_called_a_bug(ends, error):
     code, said = ends(error)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,7 +40,7 @@ RUNS |= {"text": (TEXT, "book.txt")} if present("language") else {}
 LINES = ("the cat sat on the mat .\n", "a dog saw one cat and sat .\n", "on and on it went .\n")
 
 
-def draw(folder: Path, classes: dict[str, int], *, count: int = 12, size: int = 10) -> Path:
+def draw(folder, classes, *, count=12, size=10):
     """Write grey images of some brightness, in noise, for each class."""
     generator = np.random.default_rng(0)
     for label, level in classes.items():
@@ -53,7 +52,7 @@ def draw(folder: Path, classes: dict[str, int], *, count: int = 12, size: int = 
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Path:
+def trained(tmp_path_factory):
     """A folder with a run on images, a run on a text, and their data."""
     place = tmp_path_factory.mktemp("trained")
     draw(place / "photos", {"bright": 200, "dark": 10, "medium": 100})
@@ -68,7 +67,7 @@ def trained(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def place(trained: Path, tmp_path: Path, monkeypatch) -> Path:
+def place(trained, tmp_path, monkeypatch):
     """A copy of it, whose runs name the data of the copy."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     shutil.copytree(trained, tmp_path / "copy", ignore=shutil.ignore_patterns("cache"))
@@ -78,7 +77,7 @@ def place(trained: Path, tmp_path: Path, monkeypatch) -> Path:
     return tmp_path / "copy"
 
 
-def fails(capsys, *words: str) -> str:
+def fails(capsys, *words):
     """The message of a command that ends with an error."""
     capsys.readouterr()
     assert main(list(words)) == 1
@@ -87,7 +86,7 @@ def fails(capsys, *words: str) -> str:
     return " ".join(message.split())
 
 
-def written(run: Path, name: str) -> dict:
+def written(run, name):
     """What was written about the only other data of that name."""
     (path,) = run.glob(f"evaluation-other-{name}-*.json")
     return json.loads(path.read_text())
@@ -96,15 +95,15 @@ def written(run: Path, name: str) -> dict:
 # --- changed, and moved --------------------------------------------------------------------------
 
 
-def change_image(place: Path) -> None:
+def change_image(place):
     (place / "photos" / "dark" / "03.png").unlink()
 
 
-def rename_class(place: Path) -> None:
+def rename_class(place):
     (place / "photos" / "dark").rename(place / "photos" / "night")
 
 
-def truncate(place: Path) -> None:
+def truncate(place):
     (place / "book.txt").write_text("".join(LINES * 38))
 
 
@@ -117,7 +116,7 @@ def truncate(place: Path) -> None:
     ],
     ids=["an image is gone", "a class is renamed", "a text is cut"],
 )
-def test_changed_data_are_an_error_that_names_both(place, run, change, capsys) -> None:
+def test_changed_data_are_an_error_that_names_both(place, run, change, capsys):
     before = (place / run / "evaluation.json").read_text()
     known = json.loads((place / run / "run.json").read_text())
     change(place)
@@ -129,7 +128,7 @@ def test_changed_data_are_an_error_that_names_both(place, run, change, capsys) -
 
 
 @needs("language")
-def test_changed_data_that_are_asked_for_are_said_to_be(place, capsys) -> None:
+def test_changed_data_that_are_asked_for_are_said_to_be(place, capsys):
     before = (place / "text" / "evaluation.json").read_text()
     truncate(place)
     words = ["evaluate", str(place / "text"), "--budgets", "--data", str(place / "book.txt")]
@@ -145,7 +144,7 @@ def test_changed_data_that_are_asked_for_are_said_to_be(place, capsys) -> None:
     ("run", "name"),
     [("images", "photos"), pytest.param("text", "book.txt", marks=needs("language"))],
 )
-def test_data_that_have_only_moved_are_the_runs_own(place, run, name, capsys) -> None:
+def test_data_that_have_only_moved_are_the_runs_own(place, run, name, capsys):
     before = json.loads((place / run / "evaluation.json").read_text())
     (place / "elsewhere").mkdir()
     moved = shutil.move(place / name, place / "elsewhere" / name)
@@ -157,7 +156,7 @@ def test_data_that_have_only_moved_are_the_runs_own(place, run, name, capsys) ->
 
 
 @needs("language", "synthetic")
-def test_a_task_that_makes_its_own_data_takes_no_others(tmp_path, capsys) -> None:
+def test_a_task_that_makes_its_own_data_takes_no_others(tmp_path, capsys):
     run = tmp_path / "copying"
     run.mkdir()
     (run / "recipe.yaml").write_text(recipes.to_yaml(recipes.load("copy-memory")))
@@ -168,14 +167,14 @@ def test_a_task_that_makes_its_own_data_takes_no_others(tmp_path, capsys) -> Non
 # --- other images --------------------------------------------------------------------------------
 
 
-def test_all_of_another_folder_is_the_test_set(place) -> None:
+def test_all_of_another_folder_is_the_test_set(place):
     draw(place / "more", {"bright": 200, "dark": 10, "medium": 100}, count=7, size=13)
     assert main(["evaluate", str(place / "images"), "--data", str(place / "more")]) == 0
     assert written(place / "images", "more")["samples"] == 21
     assert not (place / "images" / "evaluation-more.json").exists()
 
 
-def test_a_folder_with_parts_keeps_them(place) -> None:
+def test_a_folder_with_parts_keeps_them(place):
     for part, count in (("train", 5), ("test", 3)):
         draw(place / "parts" / part, {"bright": 200, "dark": 10}, count=count)
     words = ["evaluate", str(place / "images"), "--data", str(place / "parts")]
@@ -185,7 +184,7 @@ def test_a_folder_with_parts_keeps_them(place) -> None:
     assert len(list((place / "images").glob("evaluation-other-parts-*-train.json"))) == 1
 
 
-def test_other_images_are_normalised_and_numbered_as_the_runs_were(place, capsys) -> None:
+def test_other_images_are_normalised_and_numbered_as_the_runs_were(place, capsys):
     draw(place / "few", {"medium": 100, "dark": 10}, count=4, size=8)
     assert main(["evaluate", str(place / "images"), "--data", str(place / "few")]) == 0
     assert "2 of the run's 3 classes, not bright" in " ".join(capsys.readouterr().err.split())
@@ -199,7 +198,7 @@ def test_other_images_are_normalised_and_numbered_as_the_runs_were(place, capsys
     assert inputs[targets == 1].max() < inputs[targets == 2].min()
 
 
-def test_images_that_need_no_resizing_are_left_as_they_are(place) -> None:
+def test_images_that_need_no_resizing_are_left_as_they_are(place):
     draw(place / "same", {"dark": 10}, count=1, size=8)
     with pytest.warns(UserWarning, match="has 1 of the run's 3 classes"):
         own = load(place / "images", other=str(place / "same")).data
@@ -208,7 +207,7 @@ def test_images_that_need_no_resizing_are_left_as_they_are(place) -> None:
     assert torch.equal(own.samples["test"][:1][0], expected)
 
 
-def test_a_class_that_the_run_does_not_have_is_named(place, capsys) -> None:
+def test_a_class_that_the_run_does_not_have_is_named(place, capsys):
     draw(place / "other", {"bright": 200, "dusk": 50, "medium": 100})
     words = ("evaluate", str(place / "images"), "--data", str(place / "other"))
     message = fails(capsys, *words)
@@ -219,7 +218,7 @@ def test_a_class_that_the_run_does_not_have_is_named(place, capsys) -> None:
     assert "images.json is damaged" in fails(capsys, *words)
 
 
-def test_images_of_another_shape_are_an_error(place, capsys) -> None:
+def test_images_of_another_shape_are_an_error(place, capsys):
     path = place / "images" / "images.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "shape": [1, 8, 9]}))
     recipe = place / "images" / "recipe.yaml"
@@ -233,7 +232,7 @@ def test_images_of_another_shape_are_an_error(place, capsys) -> None:
 
 
 @needs("language")
-def test_another_text_is_read_whole_with_the_runs_vocabulary(place, capsys) -> None:
+def test_another_text_is_read_whole_with_the_runs_vocabulary(place, capsys):
     """A word that the other text has once, at its end, is known if the run knows it."""
     (place / "other.txt").write_text("the zebra sat on a mat .\nit saw one dog .\n")
     words = ["evaluate", str(place / "text"), "--data", str(place / "other.txt")]
@@ -255,7 +254,7 @@ def test_another_text_is_read_whole_with_the_runs_vocabulary(place, capsys) -> N
 
 
 @needs("language")
-def test_a_text_of_one_word_is_too_short(place, capsys) -> None:
+def test_a_text_of_one_word_is_too_short(place, capsys):
     (place / "other.txt").write_text("the")
     message = fails(capsys, "evaluate", str(place / "text"), "--data", str(place / "other.txt"))
     assert "too short: 1 token by words, and 2 are needed" in message
@@ -264,7 +263,7 @@ def test_a_text_of_one_word_is_too_short(place, capsys) -> None:
 
 
 @needs("language")
-def test_other_data_of_one_name_have_files_of_their_own(place) -> None:
+def test_other_data_of_one_name_have_files_of_their_own(place):
     for folder in ("one", "two"):
         (place / folder).mkdir()
         (place / folder / "test.txt").write_text(f"the cat saw {folder} dog .\n")
@@ -284,7 +283,7 @@ def test_other_data_of_one_name_have_files_of_their_own(place) -> None:
         pytest.param("text", "lexicon.biases.0", marks=needs("language")),
     ],
 )
-def test_weights_that_are_not_finite_end_with_3(place, run, name, capsys) -> None:
+def test_weights_that_are_not_finite_end_with_3(place, run, name, capsys):
     """Where those of the cell are not, solves end at their start, and the loss is finite."""
     path = place / run / "model.safetensors"
     weights = load_file(path)
@@ -299,13 +298,13 @@ def test_weights_that_are_not_finite_end_with_3(place, run, name, capsys) -> Non
         assert json.loads(text)["loss"] == "NaN"
 
 
-def test_the_step_that_was_evaluated_is_written(place) -> None:
+def test_the_step_that_was_evaluated_is_written(place):
     assert main(["evaluate", str(place / "images")]) == 0
     last = json.loads((place / "images" / "metrics.jsonl").read_text().splitlines()[-1])
     assert json.loads((place / "images" / "evaluation.json").read_text())["step"] == last["step"]
 
 
-def test_a_line_of_the_metrics_that_is_damaged_is_left_out(place, capsys) -> None:
+def test_a_line_of_the_metrics_that_is_damaged_is_left_out(place, capsys):
     path = place / "images" / "metrics.jsonl"
     first, *rest = path.read_text().splitlines(keepends=True)
     path.write_text("".join([first[:20] + "\n", *rest]))
@@ -313,7 +312,7 @@ def test_a_line_of_the_metrics_that_is_damaged_is_left_out(place, capsys) -> Non
     assert "line 1 of" in capsys.readouterr().err
 
 
-def test_the_device_is_chosen(place, capsys) -> None:
+def test_the_device_is_chosen(place, capsys):
     assert main(["evaluate", str(place / "images"), "--device", "cpu"]) == 0
     message = fails(capsys, "evaluate", str(place / "images"), "--device", "abacus")
     assert "'abacus' is not a device" in message

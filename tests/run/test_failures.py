@@ -58,9 +58,7 @@ def work(rank, port, place, tree, options, what):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "parallel"),
-    [
-        *(("fails-0", "ddp"), ("fails-1", "fsdp"), ("nan-1", "fsdp"), ("disk-0", "ddp")),
-    ],
+    [*(("fails-0", "ddp"), ("fails-1", "fsdp"), ("nan-1", "fsdp"), ("disk-0", "ddp"))],
 )
 def test_all_end_with_the_same_message_and_the_run_resumes(tree, tmp_path, what, parallel):
     options = (*OPTIONS, f"--parallel={parallel}")

@@ -17,7 +17,7 @@ from tasks_in_memory import digits
 class Affine(nn.Module):
     """f(z; x) = A z + x, with eigenvalues of A from -.9 to .95."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         q, _ = torch.linalg.qr(torch.randn(12, 12, generator=torch.Generator().manual_seed(0)))
         self.matrix = nn.Parameter(q @ torch.diag(torch.linspace(-0.9, 0.95, 12)) @ q.T)

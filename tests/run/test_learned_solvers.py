@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from equilibria.run import neural
 from equilibria.run.tasks.feed import Batch
@@ -13,11 +13,11 @@ from equilibria.run.tasks.feed import Batch
 class Elsewhere(nn.Module):
     """Looks like a model, on a device that is not the data's, and has no numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.deq = nn.Linear(4, 4, device="meta")
 
-    def forward(self, inputs: dict[str, Tensor], carry: Any) -> SimpleNamespace:
+    def forward(self, inputs, carry):
         assert carry is None or carry.device.type == "meta"
         return SimpleNamespace(carry=self.deq(inputs["x"]))
 
@@ -25,11 +25,11 @@ class Elsewhere(nn.Module):
 class Stream:
     streams = True
 
-    def batches(self, split: str, batch_size: int) -> list[Batch]:
+    def batches(self, split, batch_size):
         return [Batch({"x": torch.ones(batch_size, 4)}, None, begins=not k) for k in range(3)]
 
 
-def test_inputs_are_collected_where_the_model_is() -> None:
+def test_inputs_are_collected_where_the_model_is():
     found = neural.inputs_of(
         cast(Any, Elsewhere()), cast(Any, Stream()), batches=2, batch_size=5, seed=0, other=True
     )

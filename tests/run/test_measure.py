@@ -1,7 +1,6 @@
 """What a contestant says is not believed: what it returns is measured."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -62,7 +61,7 @@ def of(name, solve, **options):
     return BenchedSolver(name=name, family="test", method=name, solve=solve, **options)
 
 
-def measured(*who, problem=PROBLEM, rtol=RTOL, rounds=1) -> Any:
+def measured(*who, problem=PROBLEM, rtol=RTOL, rounds=1):
     """The row of each contestant by its name."""
     rows = solvers.measure(problem, who, rtol=rtol, rounds=rounds)
     return {row["solver"]: row for row in rows}
@@ -119,7 +118,7 @@ def test_without_rounds_all_is_counted_and_nothing_timed():
     assert "ms" not in honest and honest["f_ms"] is None
 
 
-def asked_of(**options) -> Any:
+def asked_of(**options):
     """Budgets that a contestant was given, one after the other, and its row."""
     asked = []
 

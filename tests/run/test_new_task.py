@@ -6,15 +6,12 @@ or the command line.
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import yaml
-from torch import Tensor, nn
+from torch import nn
 
 from equilibria import nn as layers
 from equilibria.run import gallery, memory, models, tasks
@@ -33,7 +30,7 @@ SIZE = 6
 class Pairs:
     """Images, the same images one pixel further to the right or down, and where they went."""
 
-    def __init__(self, count: int, seed: int) -> None:
+    def __init__(self, count, seed):
         generator = torch.Generator().manual_seed(seed)
         self.first = torch.rand(count, 1, SIZE, SIZE, generator=generator)
         down = torch.rand(count, generator=generator) < 0.5
@@ -43,10 +40,10 @@ class Pairs:
         self.field = field.expand(count, 2, SIZE, SIZE).contiguous()
         self.valid = torch.rand(count, SIZE, SIZE, generator=generator) < 0.7
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.first)
 
-    def __getitem__(self, index: slice | Tensor) -> tuple[Any, Any]:
+    def __getitem__(self, index):
         inputs = {"first": self.first[index], "second": self.second[index]}
         return inputs, (self.field[index], self.valid[index])
 
@@ -74,20 +71,20 @@ class MotionTask(tasks.SampleTask):
         ),
     )
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__({"train": Pairs(48, 0), "test": Pairs(16, 1)}, "toy")
 
-    def complete(self, config: ModelConfig) -> ModelConfig:
+    def complete(self, config):
         return config
 
-    def units(self, targets: Any) -> int:
+    def units(self, targets):
         return int(targets[1].sum())
 
-    def loss(self, model: Any, output: Tensor, targets: Any) -> Tensor:
+    def loss(self, model, output, targets):
         field, valid = targets
         return (output - field).square().sum(1)[valid].sum()
 
-    def sums(self, model: Any, output: Tensor, targets: Any) -> dict[str, Tensor]:
+    def sums(self, model, output, targets):
         field, valid = targets
         asked, found = ((x[:, 1] > x[:, 0])[valid].long() for x in (field, output))
         return {
@@ -100,31 +97,31 @@ class MotionTask(tasks.SampleTask):
 class Motion(tasks.TaskConfig):
     """Where did everything go?"""
 
-    def load(self, data_dir: Path | None = None) -> MotionTask:
+    def load(self, data_dir=None):
         return MotionTask()
 
 
 class Cell(nn.Module):
-    def __init__(self, width: int) -> None:
+    def __init__(self, width):
         super().__init__()
         self.conv = nn.Conv2d(width, width, 3, padding=1)
         self.conv.weight.data.mul_(0.3)
 
-    def forward(self, z: Tensor, u: Tensor) -> Tensor:
+    def forward(self, z, u):
         return torch.tanh(self.conv(z) + u)
 
 
 class MotionModel(EquilibriumModel):
-    def __init__(self, width: int, **layer: Any) -> None:
+    def __init__(self, width, **layer):
         super().__init__()
         self.stem = nn.Conv2d(2, width, 3, padding=1)
         self.head = nn.Conv2d(width, 2, 3, padding=1)
         self.deq = layers.DEQ(Cell(width), **layer)
 
-    def inject(self, x: dict[str, Tensor]) -> tuple[Tensor]:
+    def inject(self, x):
         return (self.stem(torch.cat([x["first"], x["second"]], 1)),)
 
-    def readout(self, z: Tensor) -> Tensor:
+    def readout(self, z):
         return self.head(z)
 
 
@@ -138,7 +135,7 @@ class MotionConfig(ModelConfig):
 
     width: int = 8
 
-    def build(self, **layer: Any) -> MotionModel:
+    def build(self, **layer):
         return MotionModel(self.width, **layer)
 
 
@@ -156,7 +153,7 @@ RECIPE = {
 
 
 @pytest.fixture
-def motion() -> Iterator[None]:
+def motion():
     """The task and the model, registered for the time of a test."""
     tasks.register("motion", Motion)
     models.register("motion-deq", MotionConfig)
@@ -164,9 +161,7 @@ def motion() -> Iterator[None]:
     del find("tasks")["motion"], find("models")["motion-deq"]
 
 
-def test_it_is_trained_evaluated_examined_and_reported(
-    motion, tmp_path, capsys, monkeypatch
-) -> None:
+def test_it_is_trained_evaluated_examined_and_reported(motion, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(memory, "DEPTHS", (2, 4))
     (tmp_path / "motion.yaml").write_text(yaml.safe_dump(RECIPE))
     run = tmp_path / "run"
@@ -189,12 +184,7 @@ def test_it_is_trained_evaluated_examined_and_reported(
     assert main(["memory", str(run)]) == 0
     assert main(["report", str(run)]) == 0
     html = (run / "report.html").read_text()
-    for text in (
-        "Test root mean square error",
-        "Downward",
-        "pixels per second",
-        "Effect of depth",
-    ):
+    for text in ("Test root mean square error", "Downward", "pixels per second", "Effect of depth"):
         assert text in html
     assert "ccuracy" not in html and "erplexity" not in html
 
@@ -208,7 +198,7 @@ class Drawings(Stored):
     pictures: list[Drawn]
 
 
-def draw(task: MotionTask, model: Any, most: int) -> tuple[Hanging, dict[str, Any]]:
+def draw(task, model, most):
     hanging = Hanging()
     inputs, *_ = task.sample("test", min(2, most))
     for place, (first, field) in enumerate(zip(inputs["first"], model(inputs).output, strict=True)):
@@ -242,25 +232,25 @@ class ShownTask(MotionTask):
 class Shown(Motion):
     """Where did everything go, as a report shows it?"""
 
-    def load(self, data_dir: Path | None = None) -> ShownTask:
+    def load(self, data_dir=None):
         return ShownTask()
 
-    def has_gallery(self, run: Path) -> bool:
+    def has_gallery(self, run):
         return True
 
-    def read_classes(self, run: Path) -> dict[str, Any]:
+    def read_classes(self, run):
         return {"labels": ["right", "down"], "colours": []}
 
 
 @pytest.fixture
-def shown(motion) -> Iterator[None]:
+def shown(motion):
     tasks.register("shown", Shown)
     find("galleries")["motion"] = GALLERY
     yield
     del find("tasks")["shown"], find("galleries")["motion"]
 
 
-def test_a_report_shows_a_gallery_of_its_own(shown, tmp_path) -> None:
+def test_a_report_shows_a_gallery_of_its_own(shown, tmp_path):
     recipe = {**RECIPE, "task": {"name": "shown"}, "epochs": 1}
     (tmp_path / "shown.yaml").write_text(yaml.safe_dump(recipe))
     run = tmp_path / "run"
@@ -291,7 +281,7 @@ def test_a_report_shows_a_gallery_of_its_own(shown, tmp_path) -> None:
     assert (run / "report.html").read_text() == html
 
 
-def test_a_name_is_registered_once(motion) -> None:
+def test_a_name_is_registered_once(motion):
     tasks.register("motion", Motion)  # the same again is no mistake
     with pytest.raises(ValueError, match="there is a task 'motion' already"):
         tasks.register("motion", Shown)

@@ -5,7 +5,6 @@ import functools
 import math
 import re
 from html.parser import HTMLParser
-from typing import Any
 
 import pytest
 
@@ -17,12 +16,12 @@ pytestmark = pytest.mark.usefixtures("drawn_once")
 STATUSES = ("CONVERGED", "MAX_EVALS", "STALLED", "DIVERGED", "NONFINITE")
 
 
-def solves(mean: float, converged: float) -> dict[str, Any]:
+def solves(mean, converged):
     status = dict.fromkeys(STATUSES, 0.0) | {"CONVERGED": converged, "MAX_EVALS": 1 - converged}
     return {"evals": {"mean": mean, "p50": 8, "p90": 11, "p99": 14, "max": 20}, "status": status}
 
 
-def run(name: str = "digits", **changes: Any) -> dict[str, Any]:
+def run(name="digits", **changes):
     metrics = [
         {
             "epoch": epoch,
@@ -88,26 +87,26 @@ class Elements(HTMLParser):
 
     VOID = frozenset({"meta", "br", "hr", "link", "img", "input"})
 
-    def __init__(self, html: str) -> None:
+    def __init__(self, html):
         super().__init__()
         self.open: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.feed(html)
         assert self.open == []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
         if tag not in self.VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_startendtag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
 
-def titles(html: str) -> list[str]:
+def titles(html):
     return re.findall(r"<figure[^>]*>\s*<h3>(.*?)</h3>", html)
 
 
@@ -124,12 +123,12 @@ ALL = [
 
 
 @functools.cache
-def page_of(*names: str) -> str:
+def page_of(*names):
     return page([run(name) for name in names])
 
 
 @pytest.mark.parametrize("names", [("digits",), ("a", "b")], ids=["one", "two"])
-def test_page_is_complete_and_needs_nothing_else(names: tuple[str, ...]) -> None:
+def test_page_is_complete_and_needs_nothing_else(names):
     html = page_of(*names)
     assert titles(html) == ALL
     elements = Elements(html)
@@ -141,7 +140,7 @@ def test_page_is_complete_and_needs_nothing_else(names: tuple[str, ...]) -> None
     assert set(re.findall(r"url\((.)", html)) <= {"#"}
 
 
-def test_every_colour_follows_the_theme() -> None:
+def test_every_colour_follows_the_theme():
     html = page_of("digits")
     drawings = "".join(re.findall(r"<svg.*?</svg>", html, re.DOTALL))
     assert not re.search(r"#[0-9a-f]{6}\b(?!\w)", re.sub(r'"#\w+"|url\(#\w+\)', "", drawings))
@@ -154,21 +153,21 @@ def test_every_colour_follows_the_theme() -> None:
     assert light == set(re.findall(r"--([\w-]+):", theme[1]))
 
 
-def test_references_inside_drawings_are_unique() -> None:
+def test_references_inside_drawings_are_unique():
     html = page_of("a", "b")
     names = re.findall(r'\bid="([^"]+)"', html)
     assert len(names) == len(set(names))
     assert set(re.findall(r"(?:url\(|href=\")#([\w-]+)", html)) <= set(names)
 
 
-def test_numbers_are_those_of_the_run() -> None:
+def test_numbers_are_those_of_the_run():
     html = page_of("digits")
     for text in ("97.31 %", "9.5", "7.5", "0.61", "25,994", "2.13.0", "2 CPU cores", "width: 32"):
         assert text in html
     assert "A &lt;small&gt; network." in html
 
 
-def test_memory_tile_compares_at_the_depth_needed_and_at_the_deepest() -> None:
+def test_memory_tile_compares_at_the_depth_needed_and_at_the_deepest():
     run_ = run("digits")
     depths = {p["evals"]: p["bytes"] for p in run_["memory"] if p["kind"] == "unrolled"}
     needed = run_["metrics"][-1]["test"]["forward"]["evals"]["p99"]
@@ -178,7 +177,7 @@ def test_memory_tile_compares_at_the_depth_needed_and_at_the_deepest() -> None:
         assert f"{depth} times {depths[depth] / 2**20:.1f} MiB" in html
 
 
-def test_memory_counts_the_states_that_are_kept_from_step_to_step() -> None:
+def test_memory_counts_the_states_that_are_kept_from_step_to_step():
     run_ = run("a")
     words = "states kept from step to step"
     assert words not in page([run_])
@@ -191,12 +190,12 @@ def test_memory_counts_the_states_that_are_kept_from_step_to_step() -> None:
     assert all(f"{size / 2**20:.1f} MiB" in alone for size in unrolled)
 
 
-def test_findings_have_their_advice() -> None:
+def test_findings_have_their_advice():
     html = page_of("digits")
     assert all(said in html for said in ("It is off.", "Mend.", "Depth is used."))
 
 
-def test_a_metric_of_any_name_is_drawn_as_it_describes_itself() -> None:
+def test_a_metric_of_any_name_is_drawn_as_it_describes_itself():
     """In pixels, better where it is smaller; and each run of a comparison has its own metrics."""
     error = Metric(name="epe", label="end-point error", spec=".3f", unit=" px")
     flow = run("a")
@@ -214,7 +213,7 @@ def test_a_metric_of_any_name_is_drawn_as_it_describes_itself() -> None:
     assert "1.250 px" in both and "97.31 %" in both
 
 
-def test_comparison_shows_what_differs() -> None:
+def test_comparison_shows_what_differs():
     other = run("b", recipe={"model": {"width": 64}, "seed": 0})
     html = page([run("a"), other])
     table = html[html.index("What differs") :]
@@ -223,7 +222,7 @@ def test_comparison_shows_what_differs() -> None:
     assert "What differs" not in page_of("a", "b")
 
 
-def test_settings_that_only_some_recipes_have_are_apart() -> None:
+def test_settings_that_only_some_recipes_have_are_apart():
     other = run("b", recipe={"model": {"depth": 18, "stem": "cifar"}, "seed": 1})
     html = page([run("a"), other])
     shared, _, partial = html[html.index("What differs") :].partition("Settings that not all")
@@ -234,7 +233,7 @@ def test_settings_that_only_some_recipes_have_are_apart() -> None:
         assert key in partial
 
 
-def test_figures_after_evaluations_that_were_not_made_are_left_out() -> None:
+def test_figures_after_evaluations_that_were_not_made_are_left_out():
     stopped = run()
     stopped["evaluation"]["forward"]["evals"]["max"] = 2
     html = page([stopped])
@@ -243,7 +242,7 @@ def test_figures_after_evaluations_that_were_not_made_are_left_out() -> None:
     assert "90.00 %" in table and "97.00 %" not in table
 
 
-def test_figures_of_the_validation_data_are_called_that() -> None:
+def test_figures_of_the_validation_data_are_called_that():
     given = run(evaluation=None)
     given["about"] = given["about"] | {"eval_split": "valid"}
     for row in given["metrics"]:
@@ -253,7 +252,7 @@ def test_figures_of_the_validation_data_are_called_that() -> None:
     assert "the figures are those of the validation data" in html
 
 
-def test_bfloat16_that_stalls_is_advised_on_where_no_doctor_was_asked() -> None:
+def test_bfloat16_that_stalls_is_advised_on_where_no_doctor_was_asked():
     given = run(examination=None)
     given["recipe"] = {"precision": "bf16", "solver": {"rtol": 1e-3}}
     given["evaluation"]["forward"]["status"] |= {"CONVERGED": 0.25, "STALLED": 0.75}
@@ -266,7 +265,7 @@ def test_bfloat16_that_stalls_is_advised_on_where_no_doctor_was_asked() -> None:
     assert "ended short of the tolerance" not in page([given])
 
 
-def test_a_tolerance_for_each_leaf_is_no_tolerance_too_fine_for_float32() -> None:
+def test_a_tolerance_for_each_leaf_is_no_tolerance_too_fine_for_float32():
     given = run(examination=None)
     given["recipe"] = {"precision": "float32", "solver": {"rtol": [1e-2, 0.0]}}
     given["evaluation"]["forward"]["status"] |= {"CONVERGED": 0.25, "MAX_EVALS": 0.75}
@@ -281,14 +280,14 @@ UNMEASURED = {
 }
 
 
-def test_what_was_not_measured_is_left_out() -> None:
+def test_what_was_not_measured_is_left_out():
     absent = {key: value for key, value in run("b").items() if key not in OPTIONAL}
     for bare in (absent, absent | dict.fromkeys(OPTIONAL)):
         assert set(titles(page([bare]))) == set(ALL) - UNMEASURED
     assert titles(page([run("a"), absent])) == ALL
 
 
-def test_an_adjoint_that_solves_nothing() -> None:
+def test_an_adjoint_that_solves_nothing():
     given = run()
     for row in given["metrics"]:
         row["train"]["adjoint"] = {"evals": None, "status": None}
@@ -297,7 +296,7 @@ def test_an_adjoint_that_solves_nothing() -> None:
     assert "backward, training" not in html and "Backward solve" not in html
 
 
-def test_a_run_that_broke_is_still_shown() -> None:
+def test_a_run_that_broke_is_still_shown():
     given = copy.deepcopy(run())
     for row in given["metrics"][1:]:
         row["train"]["loss"] = math.nan
@@ -306,25 +305,25 @@ def test_a_run_that_broke_is_still_shown() -> None:
     assert titles(page([given])) == ALL
 
 
-def test_one_epoch() -> None:
+def test_one_epoch():
     given = run()
     given["metrics"] = given["metrics"][:1]
     assert titles(page([given])) == ALL
 
 
-def test_the_same_numbers_give_the_same_page(drawn_once) -> None:
+def test_the_same_numbers_give_the_same_page(drawn_once):
     before = page_of("digits")
     drawn_once.clear()
     assert page([run()]) == before
 
 
-def test_no_run_is_an_error() -> None:
+def test_no_run_is_an_error():
     with pytest.raises(ValueError, match="at least one run"):
         page([])
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300, 0.0, None])
-def test_a_run_whose_residuals_cannot_be_drawn_still_has_a_page(value) -> None:
+def test_a_run_whose_residuals_cannot_be_drawn_still_has_a_page(value):
     broken = run("a")
     trace = broken["examination"]["forward"]["trace"]
     for name in ("p10", "p50", "p90", "max"):
@@ -334,7 +333,7 @@ def test_a_run_whose_residuals_cannot_be_drawn_still_has_a_page(value) -> None:
 
 
 @pytest.mark.parametrize("penalty", [[0.3, 0.1, None], [0.3, 0.0, 0.1], [None, None, 0.2]])
-def test_a_penalty_is_drawn_where_there_was_one(penalty) -> None:
+def test_a_penalty_is_drawn_where_there_was_one(penalty):
     held = run("b")
     for row, value in zip(held["metrics"], penalty, strict=True):
         row["regulariser"] = {"penalty": value, "applied": 0.5, "gamma": 2.0}

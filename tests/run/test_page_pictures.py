@@ -2,7 +2,6 @@
 
 import io
 import re
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -13,17 +12,17 @@ from equilibria.run.report.gallery import gallery
 from equilibria.run.report.summary import tiles
 
 
-def png(color: tuple[int, int, int] = (200, 30, 30)) -> bytes:
+def png(color=(200, 30, 30)):
     buffer = io.BytesIO()
     Image.new("RGB", (4, 4), color).save(buffer, "PNG")
     return buffer.getvalue()
 
 
-def solve(status: str = "CONVERGED", evals: int = 9) -> dict[str, Any]:
+def solve(status="CONVERGED", evals=9):
     return {"evals": evals, "status": status}
 
 
-def animals() -> dict[str, Any]:
+def animals():
     files = {"image": png(), "late": png((0, 0, 0))}
     return {
         "kind": "classification",
@@ -51,7 +50,7 @@ def animals() -> dict[str, Any]:
     }
 
 
-def streets() -> dict[str, Any]:
+def streets():
     names = ("image", "truth", "told")
     return {
         "kind": "segmentation",
@@ -67,16 +66,16 @@ def streets() -> dict[str, Any]:
     }
 
 
-def run(**more: Any) -> dict[str, Any]:
+def run(**more):
     metrics = [{"epoch": 1, "seconds": 1.0, "train": {"loss": 1.0}, "test": {"loss": 1.0}}]
     return {"name": "a run", "metrics": metrics, **more}
 
 
-def text(html: str) -> str:
+def text(html):
     return " ".join(re.sub(r"<[^>]*>", " ", html).split())
 
 
-def test_a_classifier_is_shown_with_its_mistakes_and_what_it_took_them_for() -> None:
+def test_a_classifier_is_shown_with_its_mistakes_and_what_it_took_them_for():
     html = page([run(gallery=animals())])
     assert html.count("<img ") == 5 and html.count('src="data:image/png;base64,') == 5
     said = text(html)
@@ -90,13 +89,13 @@ def test_a_classifier_is_shown_with_its_mistakes_and_what_it_took_them_for() -> 
     assert "://" not in html
 
 
-def test_a_classifier_without_a_mistake() -> None:
+def test_a_classifier_without_a_mistake():
     content = animals()
     said = text(page([run(gallery=content | {"pictures": content["pictures"][1:], "wrong": 0})]))
     assert "none is misclassified. Shown are the first 2." in said
 
 
-def test_the_scale_names_its_ends() -> None:
+def test_the_scale_names_its_ends():
     found = gallery(animals())
     assert found is not None
     assert [label for label, _ in found.scale] == ["2", "4", "6", "8", "10", "12"]
@@ -106,7 +105,7 @@ def test_the_scale_names_its_ends() -> None:
     assert found is not None and found.scale == [("5", "#000000")]
 
 
-def test_masks_stand_side_by_side_with_a_legend() -> None:
+def test_masks_stand_side_by_side_with_a_legend():
     html = page([run(gallery=streets())])
     assert html.count("<img ") == 3
     said = text(html)
@@ -116,7 +115,7 @@ def test_masks_stand_side_by_side_with_a_legend() -> None:
     assert "of z*, the solver" not in said  # nothing was solved for
 
 
-def test_what_was_not_looked_at_is_said() -> None:
+def test_what_was_not_looked_at_is_said():
     said = text(page([run(unpictured="the images are gone")]))
     assert "No test images are shown: the images are gone." in said
     assert "Predictions" not in said
@@ -125,14 +124,14 @@ def test_what_was_not_looked_at_is_said() -> None:
 
 
 @pytest.fixture
-def animals_told() -> dict[str, Any]:
+def animals_told():
     return run(
         seen={"labels": ["cat", "dog", "owl"]},
         evaluation={"loss": 1.0, "confusion": [[6, 2, 0], [0, 10, 0], [0, 0, 0]]},
     )
 
 
-def test_accuracy_of_each_class_and_what_it_is_taken_for(animals_told: dict[str, Any]) -> None:
+def test_accuracy_of_each_class_and_what_it_is_taken_for(animals_told):
     found = classes(animals_told)
     assert found is not None and found.confusion is not None
     assert [bar.figure for bar in found.bars] == ["75 %", "100 %", "–"]
@@ -143,7 +142,7 @@ def test_accuracy_of_each_class_and_what_it_is_taken_for(animals_told: dict[str,
     assert "Confusion matrix" not in page([animals_told, {**animals_told, "name": "b"}])
 
 
-def test_overlap_of_each_class_is_read_from_the_evaluation() -> None:
+def test_overlap_of_each_class_is_read_from_the_evaluation():
     found = classes(
         run(
             seen={"labels": ["sky", "car"], "colours": [[128, 128, 128], [64, 0, 128]]},
@@ -157,7 +156,7 @@ def test_overlap_of_each_class_is_read_from_the_evaluation() -> None:
     ]
 
 
-def test_the_tile_of_the_mean_leaves_out_single_classes() -> None:
+def test_the_tile_of_the_mean_leaves_out_single_classes():
     metrics = [{"name": "miou"}, {"name": "pixel_accuracy"}, {"name": "iou_sky"}]
     given = run(
         seen={"labels": ["sky"]},
@@ -168,7 +167,7 @@ def test_the_tile_of_the_mean_leaves_out_single_classes() -> None:
     assert "0.7 pixel_accuracy" in notes[0] and not any("iou_sky" in note for note in notes)
 
 
-def test_of_many_classes_the_most_frequent_confusions_are_listed() -> None:
+def test_of_many_classes_the_most_frequent_confusions_are_listed():
     labels = [f"class {k}" for k in range(30)]
     matrix = [[9 * (i == j) for j in range(30)] for i in range(30)]
     matrix[3][7], matrix[5][1] = 1, 9
@@ -182,7 +181,7 @@ def test_of_many_classes_the_most_frequent_confusions_are_listed() -> None:
     assert "9 images" in page([given])
 
 
-def test_nothing_is_made_up_of_an_evaluation_without_it(animals_told: dict[str, Any]) -> None:
+def test_nothing_is_made_up_of_an_evaluation_without_it(animals_told):
     assert classes(run(seen={"labels": ["a"]}, evaluation={"loss": 1.0})) is None
     assert classes({**animals_told, "seen": None}) is None
     assert classes({**animals_told, "seen": {"labels": ["cat"]}}) is None  # of other classes

@@ -61,11 +61,7 @@ def test_two_processes_take_the_steps_of_one(make, quiet, tree, weights, tmp_pat
 
 def test_two_processes_penalise_the_same_steps_by_the_same_gamma(make, quiet, tree, tmp_path):
     controller = {"name": "EvaluationBudget", "evals": 4, "every": 2}
-    tree["regularizer"] = {
-        "name": "JacobianPenalty",
-        "probability": 0.5,
-        "controller": controller,
-    }
+    tree["regularizer"] = {"name": "JacobianPenalty", "probability": 0.5, "controller": controller}
     tree["correction"] = {"name": "FixedPointCorrection"}
     alone, folder = make("one")
     fit(alone, folder, quiet)

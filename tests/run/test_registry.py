@@ -2,7 +2,6 @@
 
 import hashlib
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,14 +14,14 @@ from equilibria.run.data import DataError, Dataset, Split
 from equilibria.run.loop import train
 from equilibria.run.registry import find
 from equilibria.zoo.io.remote import Entry, Files, Remote
-from file_server import FileServer, serving
+from file_server import serving
 from pictures import folder
 
 OFFICIAL, COPY = b"0 1\n1 2\n2 0\n", b"0 1\n"
 """The edges of a graph."""
 
 
-def read(files: Files, *, directed: bool = True) -> dict[str, object]:
+def read(files, *, directed=True):
     """What any reader is: the files become whatever the data set is."""
     lines = [line.split() for path in files.paths for line in path.read_text().split("\n") if line]
     edges = [(int(a), int(b)) for a, b in lines]
@@ -31,7 +30,7 @@ def read(files: Files, *, directed: bool = True) -> dict[str, object]:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[FileServer]:
+def server(monkeypatch, cache):
     with serving() as server:
         server.files = {"edges.txt": OFFICIAL, "weights.txt": b"\n"}
         official = Remote(
@@ -48,7 +47,7 @@ def server(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[FileServer]
         yield server
 
 
-def test_it_is_downloaded_once_and_checked_each_time(server: FileServer, tmp_path: Path) -> None:
+def test_it_is_downloaded_once_and_checked_each_time(server, tmp_path):
     for _ in range(2):
         found = data.load("ring", tmp_path, directed=False)
         assert found["edges"] == [(0, 1), (1, 2), (2, 0), (1, 0), (2, 1), (0, 2)]
@@ -64,10 +63,8 @@ def test_it_is_downloaded_once_and_checked_each_time(server: FileServer, tmp_pat
             data.load("ring", tmp_path)
 
 
-def test_the_record_of_a_checksum_is_whole_or_not_there(
-    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(self: Path, target: Path) -> None:
+def test_the_record_of_a_checksum_is_whole_or_not_there(server, tmp_path, monkeypatch):
+    def full(self, target):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
@@ -78,9 +75,7 @@ def test_the_record_of_a_checksum_is_whole_or_not_there(
 
 
 @pytest.mark.parametrize("served", [{}, {"edges.txt": b"<html>"}], ids=["gone", "another"])
-def test_a_copy_on_disk_is_read_without_asking_a_server(
-    server: FileServer, tmp_path: Path, served: dict[str, bytes]
-) -> None:
+def test_a_copy_on_disk_is_read_without_asking_a_server(server, tmp_path, served):
     server.files = served
     with pytest.raises(DataError, match=r"could not download edges\.txt\. .*(404|its md5 is)"):
         data.load("ring", tmp_path)
@@ -93,9 +88,7 @@ def test_a_copy_on_disk_is_read_without_asking_a_server(
     assert found["source"] == str(tmp_path / "few.txt")
 
 
-def test_nothing_is_written_to_the_folder_of_the_environment(
-    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
-) -> None:
+def test_nothing_is_written_to_the_folder_of_the_environment(server, tmp_path, monkeypatch, cache):
     own = tmp_path / "own"
     own.mkdir()
     (own / "few.txt").write_bytes(COPY)
@@ -107,7 +100,7 @@ def test_nothing_is_written_to_the_folder_of_the_environment(
     assert list(own.iterdir()) == [] and (cache / "equilibria" / "ring" / "edges.txt").is_file()
 
 
-def test_what_is_nowhere(server: FileServer, tmp_path: Path) -> None:
+def test_what_is_nowhere(server, tmp_path):
     (tmp_path / "edges.txt").write_bytes(OFFICIAL)
     match = r"ring: weights\.txt was not found in .*12 bytes; licence: CC0.*--data-dir"
     with pytest.raises(DataError, match=match):
@@ -115,9 +108,7 @@ def test_what_is_nowhere(server: FileServer, tmp_path: Path) -> None:
     assert server.requests == []
 
 
-def test_data_behind_a_log_in(
-    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_behind_a_log_in(server, tmp_path, monkeypatch):
     remote = Remote(files=("edges.txt",), license="on request", inside=("ring",))
     entry = replace(data.entry("ring"), remotes=(remote,), how_to_get="Ask its author")
     monkeypatch.setitem(globals(), "RING", entry)
@@ -131,7 +122,7 @@ def test_data_behind_a_log_in(
     assert server.requests == []
 
 
-def test_every_entry_says_how_to_get_it() -> None:
+def test_every_entry_says_how_to_get_it():
     for name in data.available():
         entry = data.entry(name)
         official = [remote for remote in entry.remotes if remote.copy is None]
@@ -139,14 +130,14 @@ def test_every_entry_says_how_to_get_it() -> None:
         assert not entry.remotes or official[0].addresses or entry.how_to_get, name
 
 
-def test_an_entry_without_remotes_has_no_files() -> None:
+def test_an_entry_without_remotes_has_no_files():
     files = Files(Entry(name="ring", title="Ring", read=read))
     for name in ("remote", "paths", "title", "source"):
         with pytest.raises(DataError, match="ring declares no remotes with official data"):
             getattr(files, name)
 
 
-def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.model_selection", None)
     with pytest.raises(DataError, match=r"Digits needs scikit-learn, .*'equilibria\[cli\]'"):
         data.load("digits")
@@ -156,10 +147,8 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         data.load(str(tmp_path / "pets"))
 
 
-def test_a_missing_module_of_a_reader_of_ones_own_is_no_data_error(
-    server: FileServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def reader(files: Files) -> object:
+def test_a_missing_module_of_a_reader_of_ones_own_is_no_data_error(server, monkeypatch):
+    def reader(files):
         import no_such_module  # pyright: ignore[reportMissingImports]
 
         return no_such_module
@@ -172,7 +161,7 @@ def test_a_missing_module_of_a_reader_of_ones_own_is_no_data_error(
 # --- a data set of one's own ---------------------------------------------------------------------
 
 
-def stripes(files: Files, *, count: int = 80) -> Dataset:
+def stripes(files, *, count=80):
     """Images of 8 x 8 pixels with horizontal or vertical stripes."""
     targets = torch.arange(count) % 2
     rows = torch.arange(8).expand(8, 8) % 2
@@ -189,16 +178,14 @@ STRIPES = Entry(
 )
 
 
-def forget(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def forget(monkeypatch, name):
     """Let a test register a data set and lose it."""
     monkeypatch.setitem(find("data"), name, None)
     monkeypatch.delitem(find("data"), name)
 
 
 @pytest.mark.parametrize("entry", [STRIPES, f"{__name__}:STRIPES"], ids=["object", "module"])
-def test_a_registered_data_set_is_one_like_the_others(
-    entry: Entry | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_registered_data_set_is_one_like_the_others(entry, tmp_path, monkeypatch):
     forget(monkeypatch, "stripes")
     data.register("stripes", Dataset, entry)
     assert "stripes" in data.available(Dataset)
@@ -210,7 +197,7 @@ def test_a_registered_data_set_is_one_like_the_others(
     assert (tmp_path / "run" / "evaluation.json").exists()
 
 
-def test_a_name_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_is_registered_once(monkeypatch):
     forget(monkeypatch, "stripes")
     for _ in range(2):  # the same again is no mistake
         data.register("stripes", Dataset, STRIPES)

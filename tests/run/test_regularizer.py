@@ -17,12 +17,12 @@ UNTIMED = {"seconds": 0, "throughput": {}}
 STEPS = 101  # so that step 100 is the last, at the end of the ramp
 
 
-def gammas(**options) -> list[float]:
+def gammas(**options):
     penalty = JacobianPenalty(gamma=1.6, final_gamma=2.6, **options)
     return [penalty.at(step, STEPS)[0] for step in range(STEPS)]
 
 
-def test_a_line_from_gamma_to_final_gamma() -> None:
+def test_a_line_from_gamma_to_final_gamma():
     found = gammas()
     assert found[0] == 1.6 and found[50] == pytest.approx(2.1) and found[100] == pytest.approx(2.6)
     later = gammas(begin=0.2, end=0.6)
@@ -31,7 +31,7 @@ def test_a_line_from_gamma_to_final_gamma() -> None:
     assert later == sorted(later)
 
 
-def test_stairs_climb_in_equal_jumps_and_end_at_the_top() -> None:
+def test_stairs_climb_in_equal_jumps_and_end_at_the_top():
     found = gammas(stairs=2, end=0.8)
     assert found[:40] == [1.6] * 40
     assert found[40:80] == pytest.approx([2.1] * 40) and found[80:] == pytest.approx([2.6] * 21)
@@ -39,7 +39,7 @@ def test_stairs_climb_in_equal_jumps_and_end_at_the_top() -> None:
     assert jump[:50] == [1.6] * 50 and jump[50:] == pytest.approx([2.6] * 51)
 
 
-def test_the_probability_moves_too() -> None:
+def test_the_probability_moves_too():
     penalty = JacobianPenalty(probability=0.0, final_probability=1.0)
     assert penalty.at(0, STEPS) == (1.0, 0.0) and penalty.at(100, STEPS) == (1.0, 1.0)
     drawn = [penalty.drawn(step, 10_000, seed=0) for step in range(10_000)]
@@ -47,7 +47,7 @@ def test_the_probability_moves_too() -> None:
     assert quarters == pytest.approx([0.125, 0.375, 0.625, 0.875], abs=0.04)
 
 
-def test_draws_are_of_the_seed_and_the_step_alone() -> None:
+def test_draws_are_of_the_seed_and_the_step_alone():
     penalty = JacobianPenalty(probability=0.35)
     drawn = [penalty.drawn(step, 4000, seed=3) for step in range(4000)]
     assert sum(drawn) / 4000 == pytest.approx(0.35, abs=0.03)
@@ -57,7 +57,7 @@ def test_draws_are_of_the_seed_and_the_step_alone() -> None:
     assert both == pytest.approx(0.35**2, abs=0.03)  # independent
 
 
-def test_the_controller_holds_a_budget() -> None:
+def test_the_controller_holds_a_budget():
     """A layer whose evaluations fall with the penalty: it settles where they meet the budget."""
     controller = EvaluationBudget(evals=10, gain=1.0)
     factor, evals = 1.0, 20.0
@@ -82,7 +82,7 @@ def test_the_controller_holds_a_budget() -> None:
         ({"samples": 0}, "samples must be at least 1"),
     ],
 )
-def test_impossible_penalties_are_refused(options, message: str) -> None:
+def test_impossible_penalties_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         JacobianPenalty(**options)
 
@@ -97,7 +97,7 @@ def test_impossible_penalties_are_refused(options, message: str) -> None:
         ({"evals": 9, "highest": 0.5}, "the factor begins at 1"),
     ],
 )
-def test_impossible_controllers_are_refused(options, message: str) -> None:
+def test_impossible_controllers_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         EvaluationBudget(**options)
 
@@ -107,7 +107,7 @@ BUDGET = ("--regularizer.controller.name", "EvaluationBudget", "--regularizer.co
 CORRECTION = ("--correction.name", "FixedPointCorrection")
 
 
-def test_a_recipe_names_it_and_keeps_it(tree) -> None:
+def test_a_recipe_names_it_and_keeps_it(tree):
     tree["regularizer"] = {
         "name": "JacobianPenalty",
         "gamma": 1.6,
@@ -125,7 +125,7 @@ def test_a_recipe_names_it_and_keeps_it(tree) -> None:
     assert plain.regularizer is None and plain.correction is None
 
 
-def test_an_option_takes_a_regulariser_away(tree) -> None:
+def test_an_option_takes_a_regulariser_away(tree):
     tree["regularizer"] = {"name": "JacobianPenalty", "gamma": 2.0}
     assert recipes.parse(tree, ["--regularizer.name", "null"]).regularizer is None
     assert recipes.parse(tree, ["--regularizer.name=null"]).regularizer is None
@@ -136,12 +136,12 @@ def test_an_option_takes_a_regulariser_away(tree) -> None:
         recipes.parse(tree, ["--solver.name", "null"])
 
 
-def test_a_budget_that_no_solve_can_exceed_is_refused(tree) -> None:
+def test_a_budget_that_no_solve_can_exceed_is_refused(tree):
     with pytest.raises(ConfigError, match=r"solver\.max_evals is 30"):
         recipes.parse(tree, [*JR, *BUDGET, "5", "--regularizer.controller.evals", "30"])
 
 
-def test_log_and_terminal_tell_penalty_share_and_gamma(make) -> None:
+def test_log_and_terminal_tell_penalty_share_and_gamma(make):
     trainer, folder = make("run", *JR, "--regularizer.gamma", "0.5", *CORRECTION)
     drawn = [trainer.recipe.regularizer.drawn(step, 10, 0) for step in range(10)]
     console = Console(file=io.StringIO(), width=200, color_system=None)
@@ -158,7 +158,7 @@ def test_log_and_terminal_tell_penalty_share_and_gamma(make) -> None:
     assert said in console.file.getvalue()
 
 
-def test_in_reduced_precision(make, quiet) -> None:
+def test_in_reduced_precision(make, quiet):
     options = ("--precision", "bf16", "--epochs", "1", "--solver.rtol", "1e-2", *CORRECTION)
     trainer, folder = make("run", *JR[:2], *options)
     fit(trainer, folder, quiet)
@@ -166,7 +166,7 @@ def test_in_reduced_precision(make, quiet) -> None:
     assert 0 < record["regulariser"]["penalty"] < 1 and 0 < record["correction"]["loss"] < 5
 
 
-def test_without_them_nothing_changes(make, quiet, whole, weights) -> None:
+def test_without_them_nothing_changes(make, quiet, whole, weights):
     """A penalty of weight zero leaves the run as it is, to the last bit."""
     plain, folder = whole
     none, other = make("none", *JR, "--regularizer.gamma", "0")
@@ -176,8 +176,8 @@ def test_without_them_nothing_changes(make, quiet, whole, weights) -> None:
     assert other.read_metrics()[0]["regulariser"]["penalty"] is None
 
 
-def test_the_penalty_lowers_evaluations_and_radius(make, quiet) -> None:
-    def last(name: str, *options: str):
+def test_the_penalty_lowers_evaluations_and_radius(make, quiet):
+    def last(name, *options):
         trainer, folder = make(name, "--model.bound", "100", "--epochs", "4", *options)
         fit(trainer, folder, quiet)
         return folder.read_metrics()[-1]
@@ -187,7 +187,7 @@ def test_the_penalty_lowers_evaluations_and_radius(make, quiet) -> None:
     assert held["test"]["forward"]["evals"]["mean"] < free["test"]["forward"]["evals"]["mean"]
 
 
-def test_the_controller_raises_gamma_while_solves_are_too_long(make, quiet) -> None:
+def test_the_controller_raises_gamma_while_solves_are_too_long(make, quiet):
     options = (*JR, *BUDGET, "2", "--regularizer.controller.evals", "2")
     trainer, folder = make("run", *options)
     fit(trainer, folder, quiet)
@@ -202,7 +202,7 @@ class Killed(Exception):
     """Stands for whatever ends a process."""
 
 
-def test_killed_and_resumed_equals_uninterrupted(make, quiet, weights) -> None:
+def test_killed_and_resumed_equals_uninterrupted(make, quiet, weights):
     options = (*JR, *BUDGET, "3", "--regularizer.controller.evals", "4", *CORRECTION)
     options = (*options, "--checkpoint.every", "2")
     whole, folder = make("whole", *options)
@@ -227,7 +227,7 @@ def test_killed_and_resumed_equals_uninterrupted(make, quiet, weights) -> None:
     assert again.stabilizer.state() == whole.stabilizer.state()
 
 
-def test_an_infinite_penalty_stops_the_run_before_the_step(make, quiet, weights) -> None:
+def test_an_infinite_penalty_stops_the_run_before_the_step(make, quiet, weights):
     trainer, folder = make("run", *JR[:2], "--regularizer.gamma", "1e300")
     before = weights(trainer)
     trainer.stabilizer.factor = 1e300

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("drawn_once")
 
 
 @pytest.fixture(scope="module")
-def trained(digits_run: Path, shallow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(digits_run, shallow, tmp_path_factory):
     folder = Path(shutil.copytree(digits_run, tmp_path_factory.mktemp("report") / "digits"))
     assert main(["memory", str(folder)]) == 0
     assert main(["doctor", str(folder), "--samples", "10", "--starts", "1"]) == 0
@@ -23,12 +23,12 @@ def trained(digits_run: Path, shallow: None, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture
-def folder(trained: Path, tmp_path: Path) -> Path:
+def folder(trained, tmp_path):
     """A copy that a test may spoil."""
     return Path(shutil.copytree(trained, tmp_path / "digits"))
 
 
-def test_one_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_run(folder, capsys):
     assert main(["report", str(folder)]) == 0
     html = (folder / "report.html").read_text()
     assert str(folder / "report.html") in capsys.readouterr().out.replace("\n", "")
@@ -51,7 +51,7 @@ def test_one_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{100 * accuracy:.2f} %" in html
 
 
-def test_several_runs_on_one_page(folder: Path, tmp_path: Path) -> None:
+def test_several_runs_on_one_page(folder, tmp_path):
     other = Path(shutil.copytree(folder, tmp_path / "other" / "digits"))
     out = tmp_path / "pages" / "both.html"
     out.parent.mkdir()
@@ -62,16 +62,14 @@ def test_several_runs_on_one_page(folder: Path, tmp_path: Path) -> None:
     assert not (folder / "report.html").exists()
 
 
-def test_comparison_goes_to_the_working_directory(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_comparison_goes_to_the_working_directory(folder, tmp_path, monkeypatch):
     other = Path(shutil.copytree(folder, tmp_path / "other"))
     monkeypatch.chdir(tmp_path)
     assert main(["report", str(folder), str(other)]) == 0
     assert "digits" in (tmp_path / "comparison.html").read_text()
 
 
-def test_what_was_not_examined_is_examined(folder: Path) -> None:
+def test_what_was_not_examined_is_examined(folder):
     stored = folder / "doctor.json"
     before = stored.read_text()
     assert main(["report", str(folder)]) == 0
@@ -85,10 +83,8 @@ def test_what_was_not_examined_is_examined(folder: Path) -> None:
     assert json.loads(stored.read_text())["samples"] > json.loads(before)["samples"]
 
 
-def test_without_its_data_a_run_is_reported_without_findings(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def load(*_: object, **__: object) -> None:
+def test_without_its_data_a_run_is_reported_without_findings(folder, monkeypatch, capsys):
+    def load(*_, **__):
         raise DataError("the images are gone")
 
     monkeypatch.setattr(classification, "load", load)
@@ -98,9 +94,7 @@ def test_without_its_data_a_run_is_reported_without_findings(
     assert "The doctor’s findings" not in (folder / "report.html").read_text()
 
 
-def test_files_that_are_missing_are_done_without(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_that_are_missing_are_done_without(folder, capsys):
     for name in ("memory.json", "evaluation.json", "run.json"):
         (folder / name).unlink()
     assert main(["report", str(folder)]) == 0
@@ -125,9 +119,7 @@ def test_files_that_are_missing_are_done_without(
         (lambda folder: (folder / "metrics.jsonl").unlink(), "has no finished epoch yet"),
     ],
 )
-def test_a_bad_run_leaves_the_last_page(
-    folder: Path, spoil, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_run_leaves_the_last_page(folder, spoil, message, capsys):
     page = folder / "report.html"
     page.write_text("the last page")
     spoil(folder)
@@ -137,9 +129,7 @@ def test_a_bad_run_leaves_the_last_page(
     assert not folder.exists() or page.read_text() == "the last page"
 
 
-def test_an_examination_is_announced_and_shows_its_stages(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_examination_is_announced_and_shows_its_stages(folder, capsys):
     (folder / "doctor.json").unlink()
     assert main(["report", str(folder)]) == 0
     printed = capsys.readouterr()
@@ -149,7 +139,7 @@ def test_an_examination_is_announced_and_shows_its_stages(
         assert stage in printed.err
 
 
-def test_an_examination_can_be_skipped(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_examination_can_be_skipped(folder, capsys):
     (folder / "doctor.json").unlink()
     assert main(["report", str(folder), "--no-doctor"]) == 0
     printed = capsys.readouterr()
@@ -160,9 +150,7 @@ def test_an_examination_can_be_skipped(folder: Path, capsys: pytest.CaptureFixtu
     assert "The doctor’s findings" not in html
 
 
-def test_without_its_weights_a_run_is_reported_without_findings(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_its_weights_a_run_is_reported_without_findings(folder, capsys):
     (folder / "doctor.json").unlink()
     (folder / "model.safetensors").unlink()
     assert main(["report", str(folder)]) == 0
@@ -170,7 +158,7 @@ def test_without_its_weights_a_run_is_reported_without_findings(
     assert "The run was not examined" in (folder / "report.html").read_text()
 
 
-def test_an_evaluation_from_before_the_last_epoch_is_left_out(folder: Path) -> None:
+def test_an_evaluation_from_before_the_last_epoch_is_left_out(folder):
     evaluation = json.loads((folder / "evaluation.json").read_text())
     stale = evaluation | {"step": 1, "accuracy": 0.12345}
     (folder / "evaluation.json").write_text(json.dumps(stale))
@@ -179,23 +167,19 @@ def test_an_evaluation_from_before_the_last_epoch_is_left_out(folder: Path) -> N
     assert "12.35 %" not in html and "There is no final evaluation" in html
 
 
-def test_a_damaged_line_of_the_metrics_is_named_and_left_out(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_line_of_the_metrics_is_named_and_left_out(folder, capsys):
     path = folder / "metrics.jsonl"
     path.write_text("no\n" + path.read_text())
     assert main(["report", str(folder)]) == 0
     assert f"line 1 of {path} is damaged" in capsys.readouterr().err
 
 
-def test_mistakes_end_in_one_message(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_end_in_one_message(folder, capsys):
     assert main(["report"]) == 1
     assert main(["report", str(folder), str(folder)]) == 1
     assert "a run is named twice" in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_written_to(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_cannot_be_written_to(folder, capsys):
     assert main(["report", str(folder), "--out", str(folder / "nowhere" / "page.html")]) == 1
     assert len(capsys.readouterr().err.strip().splitlines()) == 1

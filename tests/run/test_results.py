@@ -77,7 +77,7 @@ def test_a_file_that_is_no_table_of_a_study_is_named(tmp_path, content):
         read(path, ("net",))
 
 
-def table(tmp_path) -> Data:
+def table(tmp_path):
     path = tmp_path / "s.csv"
     put(path, ORDER[0], [{"x": 1.0}, {"epoch": 1, "y": 1.0}, {"epoch": 2, "y": 3.0}])
     put(path, ORDER[1], [{"x": 3.0}, {"epoch": 1, "y": 3.0}, {"epoch": 2, "y": 7.0}])

@@ -41,7 +41,7 @@ def infinite(context):
     return {"y": math.inf}
 
 
-def study(measure=square, xs=(1, 2), **options) -> Study:
+def study(measure=square, xs=(1, 2), **options):
     return Study(
         title="squares",
         description="squares",
@@ -57,7 +57,7 @@ def run(tmp_path):
     store = Store(tmp_path / "runs", Console(quiet=True))
     path = tmp_path / "s.csv"
 
-    def execute(which: Study, **options):
+    def execute(which, **options):
         console = options.pop("console", Console(quiet=True))
         outcome = runner.execute(which, path=path, store=store, console=console, **options)
         return outcome, runner.collect(which, path).points

@@ -1,7 +1,6 @@
 """Training that begins with a shallow network."""
 
 import math
-from pathlib import Path
 
 import numpy
 import pytest
@@ -13,7 +12,7 @@ from equilibria.run.start import TrainingError
 from equilibria.run.trainer import Trainer
 
 
-def test_a_run_that_would_never_solve_is_refused() -> None:
+def test_a_run_that_would_never_solve_is_refused():
     tree = {
         "task": {"name": "image_classification", "data": "digits"},
         "model": {"name": "dense", "shape": [1, 8, 8], "classes": 10, "width": 8},
@@ -26,7 +25,7 @@ def test_a_run_that_would_never_solve_is_refused() -> None:
         Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
 
 
-def test_a_share_is_taken_of_the_run_and_never_all_of_it() -> None:
+def test_a_share_is_taken_of_the_run_and_never_all_of_it():
     start = ShallowStart(steps=0.2)
     assert [start.count(steps) for steps in (1, 2, 4, 100, 1560)] == [0, 1, 1, 20, 312]
     assert ShallowStart(steps=0.99).count(10) == 9
@@ -34,12 +33,12 @@ def test_a_share_is_taken_of_the_run_and_never_all_of_it() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, -1, 1.5, 0.0, math.nan, math.inf])
-def test_steps_are_whole_or_a_share(steps: float) -> None:
+def test_steps_are_whole_or_a_share(steps):
     with pytest.raises(ValueError, match="whole number of at least 1, or a share"):
         ShallowStart(steps=steps)
 
 
-def test_the_recipe_for_ones_own_images_trains_on_few_of_them(tmp_path: Path) -> None:
+def test_the_recipe_for_ones_own_images_trains_on_few_of_them(tmp_path):
     pictures = pytest.importorskip("PIL.Image")
     generator = numpy.random.default_rng(0)
     for label in ("cat", "dog"):
@@ -48,7 +47,7 @@ def test_the_recipe_for_ones_own_images_trains_on_few_of_them(tmp_path: Path) ->
             pixels = generator.integers(0, 256, (16, 16, 3), dtype=numpy.uint8)
             pictures.fromarray(pixels).save(tmp_path / label / f"{k}.png")
 
-    def trainer(*options: str) -> Trainer:
+    def trainer(*options):
         recipe = recipes.load("mdeq-images", ["--task.data", str(tmp_path), *options])
         return Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
 
@@ -64,7 +63,7 @@ def test_the_recipe_for_ones_own_images_trains_on_few_of_them(tmp_path: Path) ->
     assert recipes.parse(recipes.dump(recipe)) == recipe  # as a run folder has it
 
 
-def test_an_extended_run_does_not_begin_again_with_a_shallow_network() -> None:
+def test_an_extended_run_does_not_begin_again_with_a_shallow_network():
     tree = {
         "task": {"name": "image_classification", "data": "digits"},
         "model": {"name": "dense", "shape": [1, 8, 8], "classes": 10, "width": 8},

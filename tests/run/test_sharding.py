@@ -161,11 +161,7 @@ def test_every_kind_of_model_trains_under_fsdp_as_under_ddp(compared):
         assert each["losses"][0] == pytest.approx(each["losses"][1], rel=1e-3), name
 
 
-STEPS = {
-    "accumulate": 2,
-    "correction": {"name": "FixedPointCorrection", "evals": 6},
-    **PENALTY,
-}
+STEPS = {"accumulate": 2, "correction": {"name": "FixedPointCorrection", "evals": 6}, **PENALTY}
 
 
 def steps_of(rank, place, count):

@@ -69,11 +69,7 @@ def flow(_):
     return tree | {"adjoint": {"name": "Phantom", "steps": 1}, "optimizer": TIGHT["optimizer"]}
 
 
-CASES = {
-    "transformer": transformer,
-    "trellis": trellis,
-    "images": images,
-}
+CASES = {"transformer": transformer, "trellis": trellis, "images": images}
 CASES |= {"recurrent": recurrent} if present("recurrent", "synthetic") else {}
 CASES |= {"flow": flow} if present("flow") else {}
 

@@ -2,7 +2,6 @@
 
 import math
 import re
-from typing import Any
 
 import pytest
 
@@ -11,43 +10,43 @@ from equilibria.run.report.surfaces import Curve, PlotSurface, SurfacePlot
 from equilibria.run.report.svg import inline, picture
 
 
-def panel(*series: Series, **options: Any) -> Panel:
+def panel(*series, **options):
     return Panel(**{"title": "t", "x": "x", "y": "y", "series": series, **options})
 
 
-def words(svg: str) -> list[str]:
+def words(svg):
     """All that is written, ticks included."""
     return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
 
 
-def ticks(low: float, high: float) -> list[str]:
+def ticks(low, high):
     """What is written at a logarithmic axis from low to high."""
     line = Series(label="", x=[1, 2], y=[low, high])
     svg = picture([panel(line, log_y=True, span_y=(low, high), x="", names=["", "", ""])])
     return [each for each in words(svg) if each[:1].isdigit()]
 
 
-def test_a_picture_is_the_same_to_the_last_byte() -> None:
+def test_a_picture_is_the_same_to_the_last_byte():
     line = Series(label="one", x=[1, 2, 3], y=[3.0, 1.0, 2.0], low=[2, 0, 1], high=[4, 2, 3])
     panels = [panel(line, log_x=True), panel(Series(label="", x=[1], y=[1], style="points"))]
     assert picture(panels) == picture(panels)
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, 0.0, -1.0, 1e300])
-def test_what_cannot_be_drawn_is_left_out(value: float | None) -> None:
+def test_what_cannot_be_drawn_is_left_out(value):
     holes = Series(label="holes", x=[0, 1], y=[1.0, value])
     without = Series(label="holes", x=[0], y=[1.0])
     assert picture([panel(holes, log_y=True)]) == picture([panel(without, log_y=True)])
 
 
-def test_nothing_at_all_says_not_run() -> None:
+def test_nothing_at_all_says_not_run():
     nothing = Series(label="a", x=[1], y=[None])
     space = SurfacePlot(title="t", x="x", y="y", z="z", surfaces=[])
     assert words(picture([panel(), panel(nothing), space])).count("not run") == 3
     assert inline(panel(nothing, levels=[("published", 1.5)])) is None
 
 
-def test_published_levels_stand_beside_ours() -> None:
+def test_published_levels_stand_beside_ours():
     line = Series(label="ours", x=[1, 2], y=[1.0, 2.0])
     assert "published" in words(picture([panel(line, levels=[("published", 1.5)])]))
 
@@ -62,22 +61,22 @@ def test_published_levels_stand_beside_ours() -> None:
         (3.0, 3.00001, ["2.88", "2.96", "3.04", "3.12"]),
     ],
 )
-def test_a_logarithmic_axis_has_several_ticks(low: float, high: float, expected: list[str]) -> None:
+def test_a_logarithmic_axis_has_several_ticks(low, high, expected):
     assert ticks(low, high) == expected
 
 
-def test_a_single_epoch_is_one_whole_number() -> None:
+def test_a_single_epoch_is_one_whole_number():
     svg = picture([panel(Series(label="", x=[2], y=[0.5]), whole_x=True, y="", span_y=(0.1, 0.9))])
     assert [each for each in words(svg) if not each.startswith("0.")] == ["2", "x", "t"]
 
 
-def test_coordinates_are_rounded_and_words_are_not() -> None:
+def test_coordinates_are_rounded_and_words_are_not():
     svg = picture([panel(Series(label="12.34567", x=[1, 3], y=[1, 2]), y="1.0625")])
     assert {"12.34567", "1.0625"} <= {*words(svg), *" ".join(words(svg)).split()}
     assert not re.search(r'[" ,]\d\d+\.\d\d', "".join(re.findall(r"<path[^>]*>", svg)))
 
 
-def test_a_label_is_once_in_the_legend_with_the_look_that_comes_first() -> None:
+def test_a_label_is_once_in_the_legend_with_the_look_that_comes_first():
     lines = [
         Series(label="a", x=[1, 2], y=[1, k], style=s) for k, s in ((1, "line"), (2, "dashed"))
     ]
@@ -87,14 +86,14 @@ def test_a_label_is_once_in_the_legend_with_the_look_that_comes_first() -> None:
     assert words(picture([panel(*lines)])).count("a") == 1
 
 
-def test_bars_stand_side_by_side_with_their_figures_and_names() -> None:
+def test_bars_stand_side_by_side_with_their_figures_and_names():
     ours = Series(label="ours", x=[0, 1], y=[2.5, 3.25], style="bars")
     theirs = Series(label="theirs", x=[0, 1], y=[4.0, None], style="bars")
     written = words(picture([panel(ours, theirs, names=["left", "right"], zero=True)]))
     assert {"left", "right", "2.5", "3.25", "theirs"} <= set(written)
 
 
-def test_surfaces_are_clipped_and_curves_are_named() -> None:
+def test_surfaces_are_clipped_and_curves_are_named():
     axis = [0.0, 1.0, 2.0]
     hill = PlotSurface(label="hill", x=axis, y=axis, z=[[0, 1, 0], [1, 2, 1], [9, 9, math.nan]])
     path = Curve(label="path", x=axis, y=axis, z=[0, 2, 0], dashed=True)

@@ -2,10 +2,9 @@
 
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
-from eight_runs import Constructed, constructed
+from eight_runs import constructed
 from rich.console import Console
 
 from equilibria.run.cli import doctor
@@ -38,14 +37,7 @@ SOLUTION = (
 )
 """What can be said only where solves converged."""
 
-TREND = (
-    "(Both|test) curve",
-    "climb",
-    "from epoch to epoch",
-    "should fall",
-    "overfit",
-    r"\bgap\b",
-)
+TREND = ("(Both|test) curve", "climb", "from epoch to epoch", "should fall", "overfit", r"\bgap\b")
 
 SOLVER = (
     "solver",
@@ -170,31 +162,31 @@ BY_THE_DOCTOR: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 
 
 @pytest.fixture(scope="module")
-def runs() -> dict[str, Constructed]:
+def runs():
     return constructed()
 
 
 class Words(HTMLParser):
     """What a reader sees of a page: its text, without the style and the recipe."""
 
-    def __init__(self, html: str) -> None:
+    def __init__(self, html):
         super().__init__()
         self.hidden, self.found = False, list[str]()
         self.feed(html)
         self.text = " ".join(" ".join(self.found).split())
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.hidden |= tag in ("style", "pre")
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         self.hidden &= tag not in ("style", "pre")
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if not self.hidden:
             self.found.append(data)
 
 
-def check(text: str, said: tuple[str, ...], unsaid: tuple[str, ...]) -> None:
+def check(text, said, unsaid):
     """Fail where a sentence is missing, or a pattern of one is there."""
     assert [each for each in said if each not in text] == [], text
     found = [
@@ -203,14 +195,12 @@ def check(text: str, said: tuple[str, ...], unsaid: tuple[str, ...]) -> None:
     assert found == []
 
 
-def test_there_are_eight_runs(runs: dict[str, Constructed]) -> None:
+def test_there_are_eight_runs(runs):
     assert tuple(runs) == RUNS == tuple(ON_PAGE)
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_page_says_what_was_measured_and_no_more(
-    runs: dict[str, Constructed], name: str, tmp_path: Path
-) -> None:
+def test_the_page_says_what_was_measured_and_no_more(runs, name, tmp_path):
     folder = runs[name].write(tmp_path / "digits")
     assert main(["report", str(folder), "--no-doctor"]) == 0
     page = Words((folder / "report.html").read_text()).text
@@ -219,9 +209,7 @@ def test_the_page_says_what_was_measured_and_no_more(
 
 
 @pytest.mark.parametrize("name", BY_THE_DOCTOR)
-def test_the_doctor_says_what_was_measured_and_no_more(
-    runs: dict[str, Constructed], name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_doctor_says_what_was_measured_and_no_more(runs, name, capsys):
     examination = runs[name].examination
     assert examination is not None
     severity, said, unsaid = BY_THE_DOCTOR[name]
@@ -230,9 +218,7 @@ def test_the_doctor_says_what_was_measured_and_no_more(
     check(" ".join(capsys.readouterr().out.split()), said, (*NEVER, *unsaid))
 
 
-def test_a_page_of_all_eight_names_the_run_of_each_remark(
-    runs: dict[str, Constructed], tmp_path: Path
-) -> None:
+def test_a_page_of_all_eight_names_the_run_of_each_remark(runs, tmp_path):
     folders = [str(run.write(tmp_path / name)) for name, run in runs.items()]
     out = tmp_path / "all.html"
     assert main(["report", *folders, "--out", str(out), "--no-doctor"]) == 0

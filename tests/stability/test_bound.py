@@ -1,11 +1,10 @@
 """The bound on the adjoint's error, against dense linear algebra and against the error itself."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import equilibria as eq
 from equilibria.stability import doctor
@@ -18,17 +17,17 @@ WIDTH = 20
 class Tanh(nn.Module):
     """tanh(W z + x) with a W of a given scale, normal or far from it."""
 
-    def __init__(self, scale: float, skew: float = 0.0) -> None:
+    def __init__(self, scale, skew=0.0):
         super().__init__()
         torch.manual_seed(0)
         weight = scale * torch.linalg.qr(torch.randn(WIDTH, WIDTH)).Q
         self.weight = nn.Parameter(weight + skew * torch.triu(torch.randn(WIDTH, WIDTH), 1))
 
-    def forward(self, z: Tensor, x: Tensor) -> Tensor:
+    def forward(self, z, x):
         return torch.tanh(z @ self.weight.T + x)
 
 
-def inputs(samples: int = 6) -> Tensor:
+def inputs(samples=6):
     return torch.randn(samples, WIDTH, generator=torch.Generator().manual_seed(1))
 
 
@@ -42,7 +41,7 @@ MATRICES = {
 
 
 @pytest.mark.parametrize("name", MATRICES)
-def test_smallest_singular_value_agrees_with_dense(name: str) -> None:
+def test_smallest_singular_value_agrees_with_dense(name):
     torch.manual_seed(3)
     matrices = torch.stack([MATRICES[name]() for _ in range(5)]).double()
     eye = torch.eye(WIDTH, dtype=torch.float64)
@@ -56,12 +55,12 @@ def test_smallest_singular_value_agrees_with_dense(name: str) -> None:
     torch.testing.assert_close(found, expected, rtol=0.15, atol=0)
 
 
-def test_products_of_the_operator_are_those_of_the_matrix() -> None:
+def test_products_of_the_operator_are_those_of_the_matrix():
     torch.manual_seed(4)
     first, second = torch.randn(2, 2, 5, 5, dtype=torch.float64)
     z = (torch.randn(2, 5, dtype=torch.float64), torch.randn(2, 1, 5, dtype=torch.float64))
 
-    def f(z: Any, a: Tensor, b: Tensor) -> Any:
+    def f(z, a, b):
         return torch.einsum("bij,bj->bi", a, z[0]) + z[1][:, 0], torch.einsum(
             "bij,bkj->bki", b, z[1]
         )
@@ -87,7 +86,7 @@ def test_products_of_the_operator_are_those_of_the_matrix() -> None:
         (0.5, 0.0, 1e-2, 1e-5),
     ],
 )
-def test_the_error_stays_below_the_bound(scale, skew, forward, backward) -> None:
+def test_the_error_stays_below_the_bound(scale, skew, forward, backward):
     layer = eq.DEQ(
         Tanh(scale, skew),
         solver=eq.Picard(rtol=forward, max_evals=500),
@@ -101,9 +100,9 @@ def test_the_error_stays_below_the_bound(scale, skew, forward, backward) -> None
     assert found.error.p50 < 300 * found.measured.p50
 
 
-def test_a_linear_map_with_a_linear_loss_has_the_adjoint_s_error_alone() -> None:
+def test_a_linear_map_with_a_linear_loss_has_the_adjoint_s_error_alone():
     class Affine(nn.Module):
-        def forward(self, z: Tensor, x: Tensor) -> Tensor:
+        def forward(self, z, x):
             return 0.5 * z.roll(1, 1) + x
 
     layer = eq.DEQ(Affine(), adjoint=eq.Implicit(linear=eq.Neumann(rtol=1e-2)))
@@ -113,7 +112,7 @@ def test_a_linear_map_with_a_linear_loss_has_the_adjoint_s_error_alone() -> None
     assert found.error.max == pytest.approx(1e-2 / found.sigma_min.max, rel=0.1)
 
 
-def test_an_adjoint_that_follows_the_forward_solve_is_bounded_by_what_it_follows() -> None:
+def test_an_adjoint_that_follows_the_forward_solve_is_bounded_by_what_it_follows():
     adjoint = eq.Implicit(linear=eq.GMRES(rtol=1e-6), follow=5.0)
     layer = eq.DEQ(Tanh(0.9), solver=eq.Picard(rtol=1e-3), adjoint=adjoint)
     found = doctor(layer, inputs(), loss=lambda sol: sol.value.sin().sum()).gradient.bound
@@ -121,17 +120,17 @@ def test_an_adjoint_that_follows_the_forward_solve_is_bounded_by_what_it_follows
     assert found.measured.max <= found.error.max
 
 
-def test_a_coupled_batch_is_one_sample() -> None:
+def test_a_coupled_batch_is_one_sample():
     layer = eq.DEQ(Tanh(0.5), coupled=True, solver=eq.Picard(rtol=1e-4))
     found = doctor(layer, inputs()).gradient.bound
     assert found is not None and found.sigma_min.mean == found.sigma_min.max
 
 
 @pytest.mark.parametrize("adjoint", [eq.JacobianFree(), eq.Phantom(), eq.Unrolled()])
-def test_an_adjoint_that_solves_nothing_has_no_bound(adjoint) -> None:
+def test_an_adjoint_that_solves_nothing_has_no_bound(adjoint):
     assert doctor(eq.DEQ(Tanh(0.5), adjoint=adjoint), inputs()).gradient.bound is None
 
 
-def test_where_nothing_converged_nothing_is_promised() -> None:
+def test_where_nothing_converged_nothing_is_promised():
     layer = eq.DEQ(Tanh(0.9), solver=eq.Picard(rtol=1e-6, max_evals=3))
     assert doctor(layer, inputs()).gradient.bound is None

@@ -3,11 +3,10 @@
 import math
 import multiprocessing
 import os
-from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import equilibria as eq
 from applications import needs
@@ -19,27 +18,27 @@ WIDTH = 12
 class Linear(nn.Module):
     """z <- J z + x, J symmetric, so that everything is known."""
 
-    def __init__(self, radius: float, seed: int = 0) -> None:
+    def __init__(self, radius, seed=0):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         turned = torch.linalg.qr(torch.randn(WIDTH, WIDTH, generator=generator))[0]
         values = radius * torch.linspace(-1.0, 1.0, WIDTH)
         self.weight = nn.Parameter(turned @ torch.diag(values) @ turned.T)
 
-    def forward(self, z: Tensor, x: Tensor) -> Tensor:
+    def forward(self, z, x):
         return z @ self.weight.T + x
 
 
-def layer(radius: float, **options) -> eq.DEQ:
+def layer(radius, **options):
     solver = eq.Anderson(rtol=1e-6, max_evals=3000)
     return eq.DEQ(Linear(radius), solver=options.pop("solver", solver), **options)
 
 
-def inputs() -> Tensor:
+def inputs():
     return torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(1))
 
 
-def dense(radius: float, kind: str, steps: int, damping: float) -> float:
+def dense(radius, kind, steps, damping):
     """The cosine of the weight's gradient, in float64, from the matrix itself."""
     j = Linear(radius).weight.detach().double()
     x = inputs().double()
@@ -55,18 +54,18 @@ def dense(radius: float, kind: str, steps: int, damping: float) -> float:
 
 
 @pytest.fixture(autouse=True)
-def _unweighed(monkeypatch: pytest.MonkeyPatch) -> None:
+def _unweighed(monkeypatch):
     """Without bytes, which take the profiler a third of a second for each adjoint."""
     monkeypatch.setattr(comparison, "peak_bytes", lambda step, device: 0)
 
 
 @pytest.fixture
-def few_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_settings(monkeypatch):
     monkeypatch.setattr(comparison, "SETTINGS", ((1, 1.0), (10, 1.0), (5, 0.5)))
 
 
 @pytest.mark.parametrize("radius", [0.5, 0.9])
-def test_cosines_are_those_of_the_matrix(radius: float) -> None:
+def test_cosines_are_those_of_the_matrix(radius):
     adjoints = [
         eq.JacobianFree(),
         eq.NeumannPhantom(steps=3, damping=1.0),
@@ -92,7 +91,7 @@ def test_cosines_are_those_of_the_matrix(radius: float) -> None:
     assert found.samples == 6
 
 
-def test_a_contraction_gets_a_cheap_adjoint() -> None:
+def test_a_contraction_gets_a_cheap_adjoint():
     found = compare_adjoints(layer(0.5), inputs(), floor=0.99, repeats=1)
     best = found.recommended
     assert best is not None and not best.exact
@@ -103,7 +102,7 @@ def test_a_contraction_gets_a_cheap_adjoint() -> None:
 
 
 @pytest.mark.usefixtures("few_settings")
-def test_near_radius_one_only_the_exact_adjoint_will_do() -> None:
+def test_near_radius_one_only_the_exact_adjoint_will_do():
     found = compare_adjoints(layer(0.99), inputs(), repeats=1)
     best = found.recommended
     assert best is not None and best.exact
@@ -113,7 +112,7 @@ def test_near_radius_one_only_the_exact_adjoint_will_do() -> None:
 
 
 @pytest.mark.usefixtures("few_settings")
-def test_a_gradient_in_the_right_direction_may_be_far_too_short() -> None:
+def test_a_gradient_in_the_right_direction_may_be_far_too_short():
     """A loss whose gradient lies along the slow direction."""
     found = compare_adjoints(
         layer(0.99), inputs(), loss=lambda s: s.value.square().sum(), repeats=1
@@ -125,15 +124,15 @@ def test_a_gradient_in_the_right_direction_may_be_far_too_short() -> None:
     assert "but not the length" in found.sentence
 
 
-def test_a_gradient_in_the_right_direction_may_be_far_too_long() -> None:
+def test_a_gradient_in_the_right_direction_may_be_far_too_long():
     """With df/dz = -3 the exact gradient is a quarter of the Jacobian-free one."""
 
     class Steep(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.weight = nn.Parameter(torch.tensor([[-3.0]]))
 
-        def forward(self, z: Tensor, x: Tensor) -> Tensor:
+        def forward(self, z, x):
             return z @ self.weight + x
 
     module = eq.DEQ(Steep(), solver=eq.Broyden(rtol=1e-6))
@@ -145,7 +144,7 @@ def test_a_gradient_in_the_right_direction_may_be_far_too_long() -> None:
     assert found.recommended is exact
 
 
-def test_an_exact_adjoint_may_be_the_cheapest_without_being_the_only_one() -> None:
+def test_an_exact_adjoint_may_be_the_cheapest_without_being_the_only_one():
     adjoints = [eq.Phantom(steps=40, damping=1.0), eq.Implicit(linear=eq.GMRES(rtol=1e-6))]
     found = compare_adjoints(layer(0.5), inputs(), adjoints=adjoints, repeats=1)
     best = found.recommended
@@ -153,7 +152,7 @@ def test_an_exact_adjoint_may_be_the_cheapest_without_being_the_only_one() -> No
     assert "Only the exact" not in found.sentence and "The cheapest" in found.sentence
 
 
-def test_an_audited_adjoint_is_compared_as_the_one_it_has_in_use() -> None:
+def test_an_audited_adjoint_is_compared_as_the_one_it_has_in_use():
     found = compare_adjoints(
         layer(0.5),
         inputs(),
@@ -166,7 +165,7 @@ def test_an_audited_adjoint_is_compared_as_the_one_it_has_in_use() -> None:
 
 
 @pytest.mark.usefixtures("few_settings")
-def test_where_nothing_is_to_be_learned_the_output_is_compared() -> None:
+def test_where_nothing_is_to_be_learned_the_output_is_compared():
     found = compare_adjoints(layer(0.5), inputs(), loss=lambda s: 0.0 * s.value.sum(), repeats=1)
     expected = compare_adjoints(layer(0.5), inputs(), repeats=1)
     assert found.vanished == 0.0
@@ -176,7 +175,7 @@ def test_where_nothing_is_to_be_learned_the_output_is_compared() -> None:
 
 
 @needs("graph")
-def test_a_sample_of_a_batch_of_graphs_is_a_graph() -> None:
+def test_a_sample_of_a_batch_of_graphs_is_a_graph():
     """Not a node, whose gradient may vanish, nor the whole batch."""
     torch.manual_seed(0)
     ring = torch.stack([torch.arange(4), torch.arange(4).roll(1)])
@@ -199,7 +198,7 @@ def test_a_sample_of_a_batch_of_graphs_is_a_graph() -> None:
         assert row.sample_cosine == pytest.approx(worst, abs=1e-5)
 
 
-def test_without_an_exact_gradient_nothing_is_recommended() -> None:
+def test_without_an_exact_gradient_nothing_is_recommended():
     found = compare_adjoints(
         eq.DEQ(lambda z, x: z + x, solver=eq.Picard(max_evals=5)),
         inputs(),
@@ -210,7 +209,7 @@ def test_without_an_exact_gradient_nothing_is_recommended() -> None:
     assert "Nothing is recommended" in str(found)
 
 
-def test_the_recipe_line_is_read_back() -> None:
+def test_the_recipe_line_is_read_back():
     yaml = pytest.importorskip("yaml")
     adjoints = [
         eq.NeumannPhantom(steps=2, damping=1.0),
@@ -224,9 +223,7 @@ def test_the_recipe_line_is_read_back() -> None:
     assert lines[2]["linear"] == {"name": "GMRES", "rtol": 1.25e-5, "atol": 1e-7}
 
 
-def test_shine_is_tried_where_broyden_solves_and_the_adjoint_in_use_comes_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_shine_is_tried_where_broyden_solves_and_the_adjoint_in_use_comes_first(monkeypatch):
     monkeypatch.setattr(comparison, "SETTINGS", ((2, 1.0),))
     own = eq.Phantom(steps=4, damping=0.7)
     solver = eq.Broyden(rtol=1e-6)
@@ -237,7 +234,7 @@ def test_shine_is_tried_where_broyden_solves_and_the_adjoint_in_use_comes_first(
     assert all(math.isfinite(row.step_ms) for row in found.rows)
 
 
-def test_the_module_is_left_as_it_is() -> None:
+def test_the_module_is_left_as_it_is():
     module = layer(0.5).train()
     before = module.cell.weight.detach().clone()
     compare_adjoints(module, inputs(), adjoints=[eq.JacobianFree()], repeats=1)
@@ -248,12 +245,12 @@ def test_the_module_is_left_as_it_is() -> None:
 @pytest.mark.parametrize(
     "option", [{"floor": 0.0}, {"floor": 1.5}, {"repeats": 0}, {"adjoints": []}]
 )
-def test_impossible_options(option: dict) -> None:
+def test_impossible_options(option):
     with pytest.raises(ValueError, match=next(iter(option))):
         compare_adjoints(layer(0.5), inputs(), **option)
 
 
-def weighed(said: Path) -> None:
+def weighed(said):
     """Compare one adjoint with memory, as the first profile of a process; all output is kept."""
     with said.open("w") as file:
         for standard in (1, 2):
@@ -266,7 +263,7 @@ def weighed(said: Path) -> None:
     assert found.rows[0].bytes > 0
 
 
-def test_memory_is_measured_by_a_profiler_that_logs_nothing(tmp_path: Path) -> None:
+def test_memory_is_measured_by_a_profiler_that_logs_nothing(tmp_path):
     # Forked from a process that has imported torch, where other tests have begun one.
     forks = multiprocessing.get_context("forkserver")
     process = forks.Process(target=weighed, args=(tmp_path / "said",))

@@ -11,19 +11,19 @@ from equilibria.stability import FixedPointCorrection
     ("count", "evals", "expected"),
     [(1, 12, (6,)), (2, 12, (4, 8)), (3, 40, (10, 20, 30)), (1, 1, (1,)), (2, 2, (1, 1))],
 )
-def test_states_cut_the_path_into_equal_parts(count, evals, expected) -> None:
+def test_states_cut_the_path_into_equal_parts(count, evals, expected):
     assert FixedPointCorrection(count=count).depths(evals) == expected
     assert FixedPointCorrection(count=count, evals=evals).depths(999) == expected
 
 
-def test_the_later_the_state_the_heavier() -> None:
+def test_the_later_the_state_the_heavier():
     correction = FixedPointCorrection(count=3, gamma=0.5)
     states = [torch.tensor(value) for value in (100.0, 10.0, 1.0)]
     assert float(correction(lambda z: z, states)) == 0.125 * 100 + 0.25 * 10 + 0.5 * 1
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_each_state_has_the_gradient_of_one_step_at_it(count: int) -> None:
+def test_each_state_has_the_gradient_of_one_step_at_it(count):
     """f = w z + x from 0 by Picard: z_k = x (1 + ... + w^(k-1)), and df/dw at z_k is z_k."""
     w = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     x = torch.ones(1, 1, dtype=torch.float64)
@@ -40,13 +40,13 @@ def test_each_state_has_the_gradient_of_one_step_at_it(count: int) -> None:
     assert float(found) == pytest.approx(sum(a * b for a, b in zip(weights, values, strict=True)))
 
 
-def test_any_state_tree_and_model() -> None:
+def test_any_state_tree_and_model():
     model = eq.models.create("dense", width=16)
     correction = FixedPointCorrection(count=2)
     x, y = torch.randn(6, 1, 8, 8), torch.arange(6)
     prediction = model(x, states=correction.depths(6))
 
-    def loss(z: torch.Tensor) -> torch.Tensor:
+    def loss(z):
         return torch.nn.functional.cross_entropy(model.readout(z), y)
 
     correction(loss, prediction.solution.states).backward()
@@ -62,11 +62,11 @@ def test_any_state_tree_and_model() -> None:
         ({"gamma": 1.5}, r"gamma must lie in \(0, 1\]"),
     ],
 )
-def test_impossible_options_are_refused(options, message: str) -> None:
+def test_impossible_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         FixedPointCorrection(**options)
 
 
-def test_states_that_were_not_asked_for_are_missed() -> None:
+def test_states_that_were_not_asked_for_are_missed():
     with pytest.raises(ValueError, match="expected 1 states, got 0"):
         FixedPointCorrection()(lambda z: z.sum(), ())

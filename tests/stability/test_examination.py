@@ -3,15 +3,14 @@
 import copy
 import json
 import math
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import equilibria as eq
 from equilibria.nn import VariationalDropout
-from equilibria.stability import Examination, Training, doctor
+from equilibria.stability import Training, doctor
 from equilibria.stability.examine import STAGES
 
 WIDTH = 12
@@ -20,46 +19,46 @@ WIDTH = 12
 class Affine(nn.Module):
     """z -> scale Q z + x with Q orthogonal (or symmetric): every number about it is known."""
 
-    def __init__(self, scale: float) -> None:
+    def __init__(self, scale):
         super().__init__()
         torch.manual_seed(0)
         self.weight = nn.Parameter(scale * torch.linalg.qr(torch.randn(WIDTH, WIDTH)).Q)
 
-    def forward(self, z: Tensor, x: Tensor) -> Tensor:
+    def forward(self, z, x):
         return z @ self.weight.T + x
 
 
 class Elementwise(nn.Module):
     """z -> tanh(gain z + x): two attracting fixed points in each entry where gain > 1, x small."""
 
-    def __init__(self, gain: float) -> None:
+    def __init__(self, gain):
         super().__init__()
         self.gain = nn.Parameter(torch.tensor(gain))
 
-    def forward(self, z: Tensor, x: Tensor) -> Tensor:
+    def forward(self, z, x):
         return torch.tanh(self.gain * z + x)
 
 
 class Classifier(nn.Module):
-    def __init__(self, cell: nn.Module, **layer: Any) -> None:
+    def __init__(self, cell, **layer):
         super().__init__()
         self.stem = nn.Linear(5, WIDTH)
         self.middle = eq.DEQ(cell, **layer)
         self.head = nn.Linear(WIDTH, 3)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.head(self.middle(self.stem(x)).value)
 
 
-def inputs(samples: int = 6) -> Tensor:
+def inputs(samples=6):
     return torch.randn(samples, WIDTH, generator=torch.Generator().manual_seed(1))
 
 
-def severities(examination: Examination) -> dict[str, str]:
+def severities(examination):
     return {finding.topic: finding.severity for finding in examination.findings}
 
 
-def test_a_healthy_layer() -> None:
+def test_a_healthy_layer():
     layer = eq.DEQ(Affine(0.6), solver=eq.Picard(rtol=1e-5), adjoint=eq.Implicit())
     examination = doctor(layer, inputs())
     assert set(severities(examination).values()) == {"healthy"}
@@ -76,7 +75,7 @@ def test_a_healthy_layer() -> None:
     assert examination.gradient.backward is not None
 
 
-def test_trace_falls_by_the_radius() -> None:
+def test_trace_falls_by_the_radius():
     layer = eq.DEQ(Affine(0.6), solver=eq.Picard(rtol=1e-5))
     trace = doctor(layer, inputs()).forward.trace
     assert list(trace.evals) == list(range(1, len(trace.evals) + 1))
@@ -85,7 +84,7 @@ def test_trace_falls_by_the_radius() -> None:
     assert trace.p50[7] / trace.p50[6] == pytest.approx(0.6, rel=0.05)
 
 
-def test_gradient_of_a_truncated_adjoint_against_algebra() -> None:
+def test_gradient_of_a_truncated_adjoint_against_algebra():
     """JFB leaves (I - J)^-T out: for one sample the operand's gradient is the cotangent itself."""
     cell = Affine(0.6)
     x = inputs(1)
@@ -106,16 +105,16 @@ def test_gradient_of_a_truncated_adjoint_against_algebra() -> None:
     assert examination.gradient.backward is None and examination.gradient.loss == "loss"
 
 
-def test_several_answers() -> None:
+def test_several_answers():
     layer = eq.DEQ(Elementwise(3.0), solver=eq.Picard(max_evals=200))
     examination = doctor(layer, 0.1 * inputs(), starts=3)
     assert severities(examination)["Uniqueness"] == "unhealthy"
     assert examination.starts.apart == 1 and examination.starts.distance.p50 > 1
 
 
-def test_no_fixed_point() -> None:
+def test_no_fixed_point():
     class Drift(nn.Module):
-        def forward(self, z: Tensor, x: Tensor) -> Tensor:
+        def forward(self, z, x):
             return z + 1 + x.square()
 
     examination = doctor(eq.DEQ(Drift(), solver=eq.Picard(max_evals=30)), inputs())
@@ -126,7 +125,7 @@ def test_no_fixed_point() -> None:
     print(examination)
 
 
-def test_nan_in_one_sample_stays_there() -> None:
+def test_nan_in_one_sample_stays_there():
     x = inputs()
     x[2, 0] = math.nan
     examination = doctor(eq.DEQ(Affine(0.5)), x)
@@ -136,7 +135,7 @@ def test_nan_in_one_sample_stays_there() -> None:
     json.dumps(examination.json(), allow_nan=False)
 
 
-def test_expanding_layer_with_a_truncated_adjoint() -> None:
+def test_expanding_layer_with_a_truncated_adjoint():
     layer = eq.DEQ(Affine(1.3), solver=eq.Broyden(rtol=1e-5), adjoint=eq.NeumannPhantom())
     examination = doctor(layer, inputs())
     found = severities(examination)
@@ -147,7 +146,7 @@ def test_expanding_layer_with_a_truncated_adjoint() -> None:
     assert severities(doctor(layer, inputs()))["Gradient"] == "healthy"
 
 
-def test_a_model_with_accuracy() -> None:
+def test_a_model_with_accuracy():
     torch.manual_seed(3)
     model = Classifier(Affine(0.9), solver=eq.Picard(rtol=1e-4, max_evals=200))
     x, y = torch.randn(40, 5), torch.randint(3, (40,))
@@ -171,14 +170,14 @@ def test_a_model_with_accuracy() -> None:
 
 
 @pytest.mark.parametrize("adjoint", [eq.Phantom(steps=40), eq.Unrolled(), eq.Implicit()])
-def test_adjoints_that_come_close(adjoint: Any) -> None:
+def test_adjoints_that_come_close(adjoint):
     layer = eq.DEQ(Affine(0.5), solver=eq.Picard(rtol=1e-6), adjoint=adjoint)
     examination = doctor(layer, inputs())
     assert examination.gradient.cosine > 0.9999
     assert severities(examination)["Gradient"] == "healthy"
 
 
-def test_the_module_stays_as_it_is() -> None:
+def test_the_module_stays_as_it_is():
     torch.manual_seed(0)
     model = Classifier(Affine(0.7), eval_solver=eq.Broyden())
     model.middle.requires_grad_(False)
@@ -193,20 +192,20 @@ def test_the_module_stays_as_it_is() -> None:
     assert torch.equal(random, torch.get_rng_state())
 
 
-def test_the_same_seed_gives_the_same_numbers() -> None:
+def test_the_same_seed_gives_the_same_numbers():
     layer = eq.DEQ(Elementwise(3.0), solver=eq.Picard(max_evals=200))
     first = doctor(layer, 0.1 * inputs(), seed=5).json()
     assert first == doctor(layer, 0.1 * inputs(), seed=5).json()
     assert first != doctor(layer, 0.1 * inputs(), seed=6).json()
 
 
-def test_dropout_is_off() -> None:
+def test_dropout_is_off():
     class Dropped(Affine):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__(0.5)
             self.dropout = VariationalDropout(0.5)
 
-        def forward(self, z: Tensor, x: Tensor) -> Tensor:
+        def forward(self, z, x):
             return self.dropout(super().forward(z, x))
 
     layer = eq.DEQ(Dropped(), drop_finished=True).train()
@@ -215,13 +214,11 @@ def test_dropout_is_off() -> None:
     assert examination.gradient.cosine > 0.999
 
 
-def test_trees_shared_operands_and_coupled_samples() -> None:
+def test_trees_shared_operands_and_coupled_samples():
     mix = 0.5 * torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(0))).Q
 
     class Pair(nn.Module):
-        def forward(
-            self, z: dict[str, Tensor], x: dict[str, Tensor], a: Tensor
-        ) -> dict[str, Tensor]:
+        def forward(self, z, x, a):
             return {"u": a @ z["v"] + x["u"], "v": 0.5 * z["u"] + x["v"]}
 
     x = {"u": torch.ones(4, 3), "v": torch.zeros(4, 3)}
@@ -232,17 +229,17 @@ def test_trees_shared_operands_and_coupled_samples() -> None:
     assert examination.gradient.cosine > 0.999 and examination.gradient.sample_cosine > 0.999
 
 
-def test_a_method_as_the_cell() -> None:
+def test_a_method_as_the_cell():
     class Owner(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.affine = Affine(0.5)
             self.deq = eq.DEQ(self.step)
 
-        def step(self, z: Tensor, x: Tensor) -> Tensor:
+        def step(self, z, x):
             return self.affine(z, x)
 
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x):
             return self.deq(x).value
 
     owner = Owner()
@@ -251,7 +248,7 @@ def test_a_method_as_the_cell() -> None:
     assert owner.affine.weight.dtype == torch.float32
 
 
-def test_json_and_text() -> None:
+def test_json_and_text():
     examination = doctor(eq.DEQ(Affine(0.5)), inputs())
     stored = json.loads(json.dumps(examination.json(), allow_nan=False))
     assert stored["jacobian"]["expanding"] == 0
@@ -263,15 +260,15 @@ def test_json_and_text() -> None:
 
 
 class Twice(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.deq = eq.DEQ(Affine(0.5))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.deq(self.deq(x).value).value
 
 
-def closed_over() -> eq.DEQ:
+def closed_over():
     weight = 0.5 * torch.eye(WIDTH)
     return eq.DEQ(lambda z, x: z @ weight + x)
 
@@ -292,32 +289,32 @@ def closed_over() -> eq.DEQ:
         (closed_over, {}, TypeError, "float64"),
     ],
 )
-def test_misuse_is_explained(module, options: dict[str, Any], error, message: str) -> None:
+def test_misuse_is_explained(module, options, error, message):
     with pytest.raises(error, match=message):
         doctor(module(), inputs(), **options)
 
 
-def test_a_layer_inside_the_cell_of_another_belongs_to_it() -> None:
+def test_a_layer_inside_the_cell_of_another_belongs_to_it():
     class Nested(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.inner = eq.DEQ(Elementwise(0.3), solver=eq.Picard(rtol=1e-6))
 
-        def forward(self, z: Tensor, x: Tensor) -> Tensor:
+        def forward(self, z, x):
             return 0.5 * self.inner(z + x).value
 
     examination = doctor(eq.DEQ(Nested()), inputs())
     assert examination.layer == "" and examination.gradient.cosine > 0.999
 
 
-def test_ritz_values_of_the_solve_stand_beside_the_radius(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ritz_values_of_the_solve_stand_beside_the_radius(monkeypatch):
     layer = eq.DEQ(Affine(0.6), solver=eq.Anderson(rtol=1e-5))
     plain = doctor(layer, inputs(3)).jacobian.ritz
     assert plain is not None and 0.3 < plain.max < 0.65
     assert doctor(eq.DEQ(Affine(0.6), solver=eq.Picard()), inputs(3)).jacobian.ritz is None
     forward = eq.DEQ.forward
 
-    def with_ritz(*args: Any, **keywords: Any) -> Any:
+    def with_ritz(*args, **keywords):
         sol = forward(*args, **keywords)
         values = torch.tensor([[0.5j, 0.1], [-0.4, math.nan], [math.nan, math.nan]])
         object.__setattr__(sol.stats, "ritz", values.to(torch.complex64))
@@ -329,7 +326,7 @@ def test_ritz_values_of_the_solve_stand_beside_the_radius(monkeypatch: pytest.Mo
     assert ritz.max == pytest.approx(0.5) and ritz.mean == pytest.approx(0.45)
 
 
-def test_the_training_that_is_told_is_kept_and_stored() -> None:
+def test_the_training_that_is_told_is_kept_and_stored():
     training = Training(gamma=2.0, probability=0.5, budget=9.0, precision="bf16")
     examination = doctor(eq.DEQ(Affine(0.5)), inputs(), training=training)
     assert examination.training == training
@@ -342,7 +339,7 @@ def test_the_training_that_is_told_is_kept_and_stored() -> None:
     }
 
 
-def test_progress_is_told_each_stage_as_it_begins() -> None:
+def test_progress_is_told_each_stage_as_it_begins():
     told: list[str] = []
     doctor(eq.DEQ(Affine(0.5)), inputs(), progress=told.append)
     assert tuple(told) == STAGES

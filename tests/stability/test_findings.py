@@ -7,47 +7,43 @@ import pytest
 import torch
 
 import equilibria as eq
-from equilibria.stability import Examination, doctor
+from equilibria.stability import doctor
 from equilibria.stability.examination import BackwardSolves, Bound, DepthPoint, Summary, Training
 from equilibria.stability.findings import findings
 
 
 @pytest.fixture(scope="module")
-def healthy() -> Examination:
+def healthy():
     weight = torch.nn.Linear(6, 6)
     torch.manual_seed(0)
     torch.nn.init.orthogonal_(weight.weight, gain=0.5)
 
     class Cell(torch.nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.weight = weight
 
-        def forward(self, z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, z, x):
             return self.weight(z) + x
 
     return doctor(eq.DEQ(Cell()), torch.randn(5, 6))
 
 
-def flat(value: float) -> Summary:
+def flat(value):
     return Summary(value, value, value, value)
 
 
-def statuses(**shares: float) -> dict[str, float]:
+def statuses(**shares):
     return {status.name: 0.0 for status in eq.Status} | shares
 
 
-def radii(radius: float) -> dict[str, Any]:
+def radii(radius):
     """What a Jacobian has where every sample has this spectral radius."""
     everywhere = flat(radius)
-    return {
-        "spectral_radius": everywhere,
-        "solved": everywhere,
-        "expanding": float(radius >= 1),
-    }
+    return {"spectral_radius": everywhere, "solved": everywhere, "expanding": float(radius >= 1)}
 
 
-def bound(adjoint: float, lipschitz: float, forward: float, sigma: float) -> Bound:
+def bound(adjoint, lipschitz, forward, sigma):
     error = (adjoint + lipschitz * forward) / sigma
     return Bound(
         forward=forward,
@@ -79,14 +75,7 @@ CASES: list[tuple[str, str, dict[str, Any], str, str, str]] = [
         "healthy",
         "",
     ),
-    (
-        "Error of the state",
-        "forward",
-        {"rtol": 0.0, "error": flat(0.016)},
-        "",
-        "healthy",
-        "",
-    ),
+    ("Error of the state", "forward", {"rtol": 0.0, "error": flat(0.016)}, "", "healthy", ""),
     (
         "Convergence",
         "forward",
@@ -122,14 +111,7 @@ CASES: list[tuple[str, str, dict[str, Any], str, str, str]] = [
     ("Contraction", "jacobian", radii(0.89), "", "healthy", ""),
     ("Contraction", "jacobian", radii(0.91), "", "watch", "spectral_norm"),
     ("Contraction", "jacobian", radii(0.01), "", "watch", "ignores z"),
-    (
-        "Contraction",
-        "jacobian",
-        radii(1.2),
-        "",
-        "watch",
-        "jacobian_penalty",
-    ),
+    ("Contraction", "jacobian", radii(1.2), "", "watch", "jacobian_penalty"),
     (
         "Contraction",
         "jacobian",
@@ -252,15 +234,7 @@ CASES: list[tuple[str, str, dict[str, Any], str, str, str]] = [
 
 
 @pytest.mark.parametrize(("topic", "part", "changes", "adjoint", "severity", "advice"), CASES)
-def test_severity_and_advice(
-    healthy: Examination,
-    topic: str,
-    part: str,
-    changes: dict[str, Any],
-    adjoint: str,
-    severity: str,
-    advice: str,
-) -> None:
+def test_severity_and_advice(healthy, topic, part, changes, adjoint, severity, advice):
     sick = replace(healthy, **{part: replace(getattr(healthy, part), **changes)})
     if adjoint:
         sick = replace(sick, adjoint=adjoint)
@@ -269,7 +243,7 @@ def test_severity_and_advice(
     assert advice in found.advice and found.sentence.endswith(".")
 
 
-def test_the_worst_comes_first(healthy: Examination) -> None:
+def test_the_worst_comes_first(healthy):
     sick = replace(healthy, gradient=replace(healthy.gradient, cosine=0.5))
     sick = replace(sick, jacobian=replace(sick.jacobian, **radii(0.95)))
     severities = [finding.severity for finding in findings(sick)]
@@ -287,21 +261,21 @@ ADVICE = [
 
 
 @pytest.mark.parametrize(("training", "radius", "advice"), ADVICE)
-def test_the_advice_fits_the_training(healthy, training, radius, advice) -> None:
+def test_the_advice_fits_the_training(healthy, training, radius, advice):
     jacobian = replace(healthy.jacobian, **radii(radius))
     told = find(replace(healthy, jacobian=jacobian, training=training))["Contraction"]
     assert told.severity == "watch" and advice in told.advice
 
 
 @pytest.mark.parametrize(("mean", "said"), [(10.9, False), (11.1, True)])
-def test_a_budget_that_was_not_held(healthy, mean: float, said: bool) -> None:
+def test_a_budget_that_was_not_held(healthy, mean, said):
     forward = replace(healthy.forward, evals=flat(mean), max_evals=100)
     found = find(replace(healthy, forward=forward, training=Training(gamma=1.0, budget=10.0)))
     assert ("Cost" in found) == said
     assert not said or "over the budget of 10" in found["Cost"].sentence
 
 
-def test_where_nothing_converged_no_solution_is_spoken_of(healthy) -> None:
+def test_where_nothing_converged_no_solution_is_spoken_of(healthy):
     forward = replace(healthy.forward, status=statuses(MAX_EVALS=1.0), residual=flat(0.3))
     gradient = replace(healthy.gradient, reference=0.1)
     depth = replace(
@@ -318,7 +292,7 @@ def test_where_nothing_converged_no_solution_is_spoken_of(healthy) -> None:
     assert not any("at the solution" in text for text in said.values())
 
 
-def test_some_of_the_samples_are_spoken_of_as_some(healthy) -> None:
+def test_some_of_the_samples_are_spoken_of_as_some(healthy):
     forward = replace(healthy.forward, status=statuses(CONVERGED=0.4, STALLED=0.6))
     jacobian = replace(healthy.jacobian, spectral_radius=flat(0.8), solved=flat(0.4))
     found = find(replace(healthy, forward=forward, jacobian=jacobian))
@@ -328,7 +302,7 @@ def test_some_of_the_samples_are_spoken_of_as_some(healthy) -> None:
     assert found["Convergence"].sentence.startswith("2 of 5 samples reached")
 
 
-def test_weights_that_are_no_numbers_are_all_there_is_to_say(healthy) -> None:
+def test_weights_that_are_no_numbers_are_all_there_is_to_say(healthy):
     found = findings(replace(healthy, broken=["a", "b", "c", "d", "e"]))
     assert [each.topic for each in found] == ["Weights"] and found[0].severity == "unhealthy"
     assert "(a, b, c and 2 more)" in found[0].sentence
@@ -345,8 +319,8 @@ def test_weights_that_are_no_numbers_are_all_there_is_to_say(healthy) -> None:
     ],
 )
 def test_a_tolerance_below_the_rounding_of_training_is_named(
-    healthy, precision: str, rtol: float, stalled: float, said: bool
-) -> None:
+    healthy, precision, rtol, stalled, said
+):
     status = statuses(CONVERGED=1 - stalled, STALLED=stalled)
     training = Training(precision=precision, status=status)
     forward = replace(healthy.forward, rtol=rtol)
@@ -372,8 +346,8 @@ def test_a_tolerance_below_the_rounding_of_training_is_named(
     ],
 )
 def test_what_is_said_of_depth_depends_on_what_was_learnt(
-    healthy, first: float, final: float, chance: float, said: str, advised: str
-) -> None:
+    healthy, first, final, chance, said, advised
+):
     points = [DepthPoint(evals=1, distance=0.5, figure=first)]
     depth = replace(healthy.depth, points=points, figure=final, chance=chance)
     found = find(replace(healthy, depth=depth))["Depth"]
@@ -381,5 +355,5 @@ def test_what_is_said_of_depth_depends_on_what_was_learnt(
     assert ("ordinary" in found.advice) == ("ordinary" in advised)
 
 
-def find(examination: Examination) -> dict[str, Any]:
+def find(examination):
     return {finding.topic: finding for finding in findings(examination)}

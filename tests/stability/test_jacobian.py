@@ -11,20 +11,20 @@ from equilibria.stability.jacobian import JacobianOperator, jacobian_norm, spect
 WIDTH = 60
 
 
-def gaussian() -> torch.Tensor:
+def gaussian():
     return torch.randn(WIDTH, WIDTH) / math.sqrt(WIDTH)
 
 
-def orthogonal() -> torch.Tensor:
+def orthogonal():
     return torch.linalg.qr(torch.randn(WIDTH, WIDTH)).Q
 
 
-def with_eigenvalues(values: torch.Tensor) -> torch.Tensor:
+def with_eigenvalues(values):
     q = orthogonal()
     return q @ torch.diag(values) @ q.T
 
 
-def rotation_pair() -> torch.Tensor:
+def rotation_pair():
     """The dominant eigenvalues are a complex pair: plain power iteration has no limit."""
     block = torch.diag(torch.linspace(0.0, 0.5, WIDTH))
     block[:2, :2] = torch.tensor([[math.cos(1), -math.sin(1)], [math.sin(1), math.cos(1)]])
@@ -32,12 +32,12 @@ def rotation_pair() -> torch.Tensor:
     return q @ block @ q.T
 
 
-def triangular() -> torch.Tensor:
+def triangular():
     strict = torch.triu(torch.randn(WIDTH, WIDTH), 1) / math.sqrt(WIDTH)
     return strict + torch.diag(torch.linspace(-1.0, 1.0, WIDTH))
 
 
-def nilpotent() -> torch.Tensor:
+def nilpotent():
     return torch.diag(torch.ones(WIDTH - 1), 1)
 
 
@@ -60,7 +60,7 @@ MATRICES = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", MATRICES)
-def test_radius_agrees_with_dense_eigenvalues(name: str, dtype: torch.dtype) -> None:
+def test_radius_agrees_with_dense_eigenvalues(name, dtype):
     torch.manual_seed(0)
     make, tolerance = MATRICES[name]
     matrices = torch.stack([scale * make() for scale in (0.1, 0.9, 3.0)]).to(dtype)
@@ -71,18 +71,18 @@ def test_radius_agrees_with_dense_eigenvalues(name: str, dtype: torch.dtype) -> 
     torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=0)
 
 
-def test_far_from_normal_is_overestimated_never_missed() -> None:
+def test_far_from_normal_is_overestimated_never_missed():
     z = torch.zeros(1, WIDTH)
     found = spectral_radius(lambda z: z @ nilpotent().T, z)
     assert 0 < found < 1.01  # the radius is 0, but the shift passes 40 evaluations undamped
 
 
-def test_radius_of_a_tanh_net_is_that_at_the_point() -> None:
+def test_radius_of_a_tanh_net_is_that_at_the_point():
     torch.manual_seed(1)
     weight = 2 * gaussian().double()
     z = torch.randn(4, WIDTH, dtype=torch.float64)
 
-    def f(z: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def f(z, bias):
         return torch.tanh(z @ weight.T + bias)
 
     bias = torch.randn(WIDTH, dtype=torch.float64)
@@ -96,15 +96,15 @@ def test_radius_of_a_tanh_net_is_that_at_the_point() -> None:
     )
 
 
-def test_trees_count_as_one_state() -> None:
+def test_trees_count_as_one_state():
     torch.manual_seed(2)
     matrix = gaussian().double()
     cut = 24
 
-    def whole(z: torch.Tensor) -> torch.Tensor:
+    def whole(z):
         return z @ matrix.T
 
-    def split(z: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def split(z):
         out = whole(torch.cat([z["a"].flatten(1), z["b"]], 1))
         return {"a": out[:, :cut].reshape(-1, 4, 6), "b": out[:, cut:]}
 
@@ -114,33 +114,33 @@ def test_trees_count_as_one_state() -> None:
     torch.testing.assert_close(jacobian_norm(split, tree), jacobian_norm(whole, z))
 
 
-def test_a_small_state_is_exact() -> None:
+def test_a_small_state_is_exact():
     matrix = torch.tensor([[0.0, 2.0], [-0.5, 0.0]], dtype=torch.float64)  # eigenvalues +-i
     z = torch.zeros(1, 2, dtype=torch.float64)
     found = spectral_radius(lambda z: z @ matrix.T, z, iterations=8)
     torch.testing.assert_close(found, torch.ones(1, dtype=torch.float64))
 
 
-def test_samples_do_not_meet() -> None:
+def test_samples_do_not_meet():
     z = torch.randn(3, 5)
     scales = torch.tensor([[0.2], [float("nan")], [0.0]])
     found = spectral_radius(lambda z, s: s * z, z, scales)
     torch.testing.assert_close(found, torch.tensor([0.2, float("nan"), 0.0]), equal_nan=True)
 
 
-def test_a_constant_map_has_radius_zero() -> None:
+def test_a_constant_map_has_radius_zero():
     z = torch.randn(3, 5)
     assert (spectral_radius(lambda z, x: x, z, torch.ones(3, 5)) == 0).all()
     assert (jacobian_norm(lambda z, x: x, z, torch.ones(3, 5)) == 0).all()
 
 
-def test_a_leaf_that_f_ignores() -> None:
+def test_a_leaf_that_f_ignores():
     z = (torch.randn(2, 3), torch.randn(2, 3))
     found = spectral_radius(lambda z: (0.5 * z[0], torch.ones(2, 3)), z)
     torch.testing.assert_close(found, torch.full((2,), 0.5))
 
 
-def test_coupled_batch_is_one_sample() -> None:
+def test_coupled_batch_is_one_sample():
     torch.manual_seed(3)
     mix = with_eigenvalues(torch.linspace(0.0, 0.8, WIDTH))
     z = torch.randn(WIDTH, 2)
@@ -149,7 +149,7 @@ def test_coupled_batch_is_one_sample() -> None:
     torch.testing.assert_close(found, torch.tensor([0.8]), rtol=0.01, atol=0)
 
 
-def test_global_random_state_is_untouched() -> None:
+def test_global_random_state_is_untouched():
     before = torch.get_rng_state()
     spectral_radius(lambda z: z, torch.randn(2, 3, generator=torch.Generator().manual_seed(0)))
     assert torch.equal(before, torch.get_rng_state())
@@ -164,19 +164,19 @@ def test_global_random_state_is_untouched() -> None:
         (lambda z: spectral_radius(lambda z: (z, z), z), "returned shapes"),
     ],
 )
-def test_misuse_is_explained(call, message: str) -> None:
+def test_misuse_is_explained(call, message):
     with pytest.raises(ValueError, match=message):
         call(torch.ones(2, 3))
 
 
 @pytest.mark.parametrize("made", [False, True], ids=["given", "made there"])
-def test_inference_mode_does_not_matter(made: bool) -> None:
+def test_inference_mode_does_not_matter(made):
     torch.manual_seed(4)
     weight = gaussian()
     with torch.inference_mode(made):
         z, bias = torch.randn(3, WIDTH), torch.randn(3, WIDTH)
 
-    def f(z: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def f(z, bias):
         return torch.tanh(z @ weight.T + bias) * bias
 
     expected = spectral_radius(f, z, bias), jacobian_norm(f, z, bias)
@@ -191,7 +191,7 @@ def test_inference_mode_does_not_matter(made: bool) -> None:
         assert torch.is_inference_mode_enabled()
 
 
-def test_a_weight_made_in_inference_mode_is_refused() -> None:
+def test_a_weight_made_in_inference_mode_is_refused():
     with torch.inference_mode():
         weight = gaussian()
     with pytest.raises(RuntimeError, match="Inference tensors cannot be saved"):

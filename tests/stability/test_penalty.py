@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import equilibria as eq
 from equilibria.nn import VariationalDropout, weight_norm
@@ -19,35 +19,35 @@ TIGHT = {
 }
 
 
-def normal(*shape: int, seed: int = 0) -> Tensor:
+def normal(*shape, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, dtype=torch.float64, generator=generator)
 
 
-def probes(seed: int = 7) -> torch.Generator:
+def probes(seed=7):
     return torch.Generator().manual_seed(seed)
 
 
 class Tanh(nn.Module):
     """tanh(W z + x), normalised or not."""
 
-    def __init__(self, wrap=lambda linear: linear) -> None:
+    def __init__(self, wrap=lambda linear: linear):
         super().__init__()
         torch.manual_seed(0)
         linear = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
         nn.init.orthogonal_(linear.weight, gain=0.8)
         self.linear = wrap(linear)
 
-    def forward(self, z: Tensor, x: Tensor) -> Tensor:
+    def forward(self, z, x):
         return torch.tanh(self.linear(z) + x)
 
 
-def jacobians(f, z: Tensor, *operands: Tensor) -> Tensor:
+def jacobians(f, z, *operands):
     """Dense (batch, width, width)."""
     return torch.stack([torch.func.jacrev(f)(*row) for row in zip(z, *operands, strict=True)])
 
 
-def expected(dense: Tensor, samples: int, generator: torch.Generator) -> Tensor:
+def expected(dense, samples, generator):
     """Eq. 4 from dense Jacobians, with the probes that the generator gives."""
     total = torch.zeros((), dtype=dense.dtype)
     for _ in range(samples):
@@ -57,7 +57,7 @@ def expected(dense: Tensor, samples: int, generator: torch.Generator) -> Tensor:
 
 
 @pytest.mark.parametrize("samples", [1, 3])
-def test_value_is_equation_4_with_these_probes(samples: int) -> None:
+def test_value_is_equation_4_with_these_probes(samples):
     matrices = 0.3 * normal(BATCH, WIDTH, WIDTH)
     x = normal(BATCH, WIDTH, seed=1).requires_grad_()
     sol = eq.fixed_point(lambda z, x: torch.einsum("bij,bj->bi", matrices, z) + x, x.detach(), x)
@@ -70,7 +70,7 @@ def test_value_is_equation_4_with_these_probes(samples: int) -> None:
     torch.testing.assert_close(found, expected(dense, samples, probes()))
 
 
-def test_it_is_unbiased_and_its_spread_falls_with_the_root_of_the_samples() -> None:
+def test_it_is_unbiased_and_its_spread_falls_with_the_root_of_the_samples():
     matrix = normal(WIDTH, WIDTH) / 4
     x = normal(1, WIDTH).requires_grad_()
     sol = eq.fixed_point(lambda z, x: z @ matrix.T + x, x.detach(), x)
@@ -91,12 +91,12 @@ def test_it_is_unbiased_and_its_spread_falls_with_the_root_of_the_samples() -> N
     )
 
 
-def directions(leaf: Tensor) -> list[Tensor]:
+def directions(leaf):
     """Two random directions: no entry of a gradient may be wrong without being noticed."""
     return [normal(*leaf.shape, seed=seed) for seed in (11, 12)]
 
 
-def slopes(function, leaf: Tensor, step: float = 1e-5) -> list[float]:
+def slopes(function, leaf, step=1e-5):
     """Central differences of a scalar function along the directions, the leaf changed in place."""
     found = []
     for direction in directions(leaf):
@@ -122,13 +122,13 @@ ADJOINTS = [
 
 
 @pytest.mark.parametrize("wrap", [lambda linear: linear, weight_norm], ids=["plain", "weight_norm"])
-def test_the_whole_gradient_is_that_of_finite_differences(wrap) -> None:
+def test_the_whole_gradient_is_that_of_finite_differences(wrap):
     """With respect to parameters, operands and closed-over tensors, through z* too."""
     cell = Tanh(wrap)
     x = normal(BATCH, WIDTH, seed=1).requires_grad_()
     shift = normal(WIDTH, seed=2).requires_grad_()
 
-    def total(adjoint) -> Tensor:
+    def total(adjoint):
         layer = eq.DEQ(cell, solver=eq.Anderson(rtol=1e-13, max_evals=400), adjoint=adjoint)
         sol = layer(x * shift.exp())
         return sol.value.sin().sum() + 3 * jacobian_penalty(sol, 2, generator=probes())
@@ -145,7 +145,7 @@ def test_the_whole_gradient_is_that_of_finite_differences(wrap) -> None:
             assert found == pytest.approx(expected, rel=1e-5, abs=1e-7), (adjoint, i)
 
 
-def test_the_part_through_the_solution_is_there() -> None:
+def test_the_part_through_the_solution_is_there():
     """f = w z^2 / 2 + x in one entry: J = w z*, so the penalty is the mean of eps^2 w^2 z*^2."""
     w = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     x = torch.full((1, 1), 0.3, dtype=torch.float64)
@@ -157,7 +157,7 @@ def test_the_part_through_the_solution_is_there() -> None:
     assert float(found) == pytest.approx(eps**2 * (2 * 0.5 * z**2 + 0.25 * 2 * z * slope))
 
 
-def test_loss_and_penalty_share_one_backward_solve() -> None:
+def test_loss_and_penalty_share_one_backward_solve():
     calls = 0
     cell = Tanh()
 
@@ -175,11 +175,11 @@ def test_loss_and_penalty_share_one_backward_solve() -> None:
     assert sol.adjoint is not None
 
 
-def test_trees_and_coupled_batches_count_all_entries_together() -> None:
+def test_trees_and_coupled_batches_count_all_entries_together():
     matrix = 0.4 * normal(6, 6) / math.sqrt(6)
     u = normal(2, 6, seed=3).requires_grad_()
 
-    def whole(z: Tensor, u: Tensor) -> Tensor:
+    def whole(z, u):
         return torch.tanh(z @ matrix.T + u)
 
     def split(z, u):
@@ -199,13 +199,13 @@ def test_trees_and_coupled_batches_count_all_entries_together() -> None:
     torch.testing.assert_close(same[2], same[0])
 
 
-def test_one_mask_for_the_solve_and_the_penalty() -> None:
+def test_one_mask_for_the_solve_and_the_penalty():
     class Dropped(Tanh):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.drop = VariationalDropout(0.5)
 
-        def forward(self, z: Tensor, x: Tensor) -> Tensor:
+        def forward(self, z, x):
             return self.drop(super().forward(z, x))
 
     cell = Dropped().train()
@@ -217,9 +217,9 @@ def test_one_mask_for_the_solve_and_the_penalty() -> None:
     assert first == jacobian_penalty(sol, generator=probes())
 
 
-def test_under_autocast_only_f_is_narrow() -> None:
+def test_under_autocast_only_f_is_narrow():
     class Single(Tanh):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.float()
 
@@ -240,12 +240,12 @@ def test_under_autocast_only_f_is_narrow() -> None:
     assert gradient is not None and gradient.dtype == torch.float32 and gradient.isfinite().all()
 
 
-def test_torch_func_gives_the_same_gradient() -> None:
+def test_torch_func_gives_the_same_gradient():
     cell = Tanh()
     x = normal(BATCH, WIDTH, seed=1)
     layer = eq.DEQ(cell, **TIGHT)
 
-    def penalty(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+    def penalty(parameters, x):
         sol = torch.func.functional_call(layer, parameters, (x,))
         return jacobian_penalty(sol, 2, generator=probes())
 
@@ -256,16 +256,16 @@ def test_torch_func_gives_the_same_gradient() -> None:
         torch.testing.assert_close(one, other)
 
 
-def test_a_fixed_point_inside_the_cell() -> None:
+def test_a_fixed_point_inside_the_cell():
     """J of the outer map contains the inner (I - J)^-1: its penalty needs a third derivative."""
     x = normal(BATCH, WIDTH, seed=1)
     w = torch.tensor([0.3], dtype=torch.float64, requires_grad=True)
 
-    def outer(z: Tensor, x: Tensor) -> Tensor:
+    def outer(z, x):
         inner = lambda v, z, x: torch.tanh(w * v + 0.5 * z + x)  # noqa: E731
         return eq.fixed_point(inner, torch.zeros_like(z), z, x, **TIGHT).value
 
-    def total() -> Tensor:
+    def total():
         sol = eq.fixed_point(outer, torch.zeros_like(x), x, **TIGHT)
         return jacobian_penalty(sol, generator=probes())
 
@@ -274,7 +274,7 @@ def test_a_fixed_point_inside_the_cell() -> None:
     assert along == pytest.approx(slopes(total, w), rel=1e-5, abs=1e-7)
 
 
-def test_a_compiled_cell() -> None:
+def test_a_compiled_cell():
     cell = Tanh()
     x = normal(BATCH, WIDTH, seed=1)
     found = []
@@ -285,7 +285,7 @@ def test_a_compiled_cell() -> None:
     torch.testing.assert_close(found[1], found[0])
 
 
-def test_a_map_that_ignores_its_state_costs_nothing() -> None:
+def test_a_map_that_ignores_its_state_costs_nothing():
     x = normal(2, 3).requires_grad_()
     sol = eq.fixed_point(lambda z, x: x.sin(), torch.zeros(2, 3).double(), x)
     penalty = jacobian_penalty(sol)
@@ -297,7 +297,7 @@ def test_a_map_that_ignores_its_state_costs_nothing() -> None:
     )  # half of the entries have slope 1/2
 
 
-def test_a_solution_without_gradients_holds_on_to_nothing() -> None:
+def test_a_solution_without_gradients_holds_on_to_nothing():
     layer, x = eq.DEQ(Tanh()), normal(BATCH, WIDTH)
     with torch.no_grad():
         sol = layer(x)
@@ -310,13 +310,13 @@ def test_a_solution_without_gradients_holds_on_to_nothing() -> None:
 
 
 @pytest.mark.parametrize("samples", [0, -1, True, 1.5])
-def test_samples_are_a_number_of_probes(samples) -> None:
+def test_samples_are_a_number_of_probes(samples):
     sol = eq.DEQ(Tanh())(normal(BATCH, WIDTH))
     with pytest.raises(ValueError, match="expected 1 or more"):
         jacobian_penalty(sol, samples)
 
 
-def test_what_is_no_solution_is_named() -> None:
+def test_what_is_no_solution_is_named():
     with pytest.raises(TypeError, match="got Tensor"):
         jacobian_penalty(torch.zeros(2, 3))  # type: ignore[arg-type]
     model = eq.models.create("dense", width=8)
@@ -324,7 +324,7 @@ def test_what_is_no_solution_is_named() -> None:
         jacobian_penalty(model(torch.zeros(2, 1, 8, 8)))  # type: ignore[arg-type]
 
 
-def test_training_on_it_lowers_the_spectral_radius() -> None:
+def test_training_on_it_lowers_the_spectral_radius():
     cell = Tanh(lambda linear: nn.init.orthogonal_(linear.weight, gain=1.2) is None or linear)
     x = normal(8, WIDTH, seed=1)
     layer = eq.DEQ(cell, solver=eq.Anderson(max_evals=100))
@@ -343,10 +343,10 @@ def test_training_on_it_lowers_the_spectral_radius() -> None:
 
 
 @pytest.mark.parametrize("randomness", ["same", "different"])
-def test_vmap_draws_probes_as_it_is_told(randomness: str) -> None:
+def test_vmap_draws_probes_as_it_is_told(randomness):
     layer = eq.DEQ(Tanh(), **TIGHT)
 
-    def penalty(x: Tensor) -> Tensor:
+    def penalty(x):
         return jacobian_penalty(layer(x))
 
     torch.manual_seed(0)

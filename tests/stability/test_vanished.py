@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 import equilibria as eq
@@ -17,36 +17,36 @@ WIDTH = 12
 
 
 class Cell(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(WIDTH, WIDTH)
         with torch.no_grad():
             self.linear.weight.mul_(0.9)
 
-    def forward(self, z: Tensor, x: Tensor) -> Tensor:
+    def forward(self, z, x):
         return torch.tanh(self.linear(z) + x)
 
 
 class Classifier(nn.Module):
     """Three classes, of which it is the surer the larger `scale` is."""
 
-    def __init__(self, scale: float) -> None:
+    def __init__(self, scale):
         super().__init__()
         self.deq = eq.DEQ(Cell(), solver=eq.Anderson(rtol=1e-4), adjoint=eq.JacobianFree())
         self.head = nn.Linear(WIDTH, 3)
         self.scale = scale
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.scale * self.head(self.deq(x).value)
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick(monkeypatch):
     monkeypatch.setattr(comparison, "peak_bytes", lambda step, device: 0)
     monkeypatch.setattr(comparison, "SETTINGS", ((1, 1.0), (10, 1.0)))
 
 
-def sure(scale: float, *, margin: float) -> tuple[Classifier, Tensor, Tensor]:
+def sure(scale, *, margin):
     """A classifier that is right, and the samples at least so far from the next class."""
     torch.manual_seed(0)
     model, x = Classifier(scale), torch.randn(64, WIDTH)
@@ -69,7 +69,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_adjoints_are_compared_on_the_output_where_the_loss_has_no_gradient(name: str) -> None:
+def test_adjoints_are_compared_on_the_output_where_the_loss_has_no_gradient(name):
     scale, loss = LOSSES[name]
     model, x, classes = sure(scale, margin=0.3)
     found = compare_adjoints(model, x, loss=lambda y: loss(y, classes), repeats=1)
@@ -89,15 +89,15 @@ def test_adjoints_are_compared_on_the_output_where_the_loss_has_no_gradient(name
     assert math.isfinite(examined.gradient.norm_ratio)
 
 
-def test_a_part_of_the_output_is_what_is_projected() -> None:
+def test_a_part_of_the_output_is_what_is_projected():
     model, x, classes = sure(1e5, margin=0.3)
 
     class Both(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.model = model
 
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        def forward(self, x):
             y = self.model(x)
             return functional.cross_entropy(y, classes), y
 
@@ -116,14 +116,14 @@ def test_a_part_of_the_output_is_what_is_projected() -> None:
         lambda y, classes: y.sum(),
     ],
 )
-def test_a_gradient_that_can_be_computed_is_the_loss_own(loss) -> None:
+def test_a_gradient_that_can_be_computed_is_the_loss_own(loss):
     model, x, classes = sure(1.0, margin=0.05)
     found = compare_adjoints(model, x, loss=lambda y: loss(y, classes), repeats=1)
     assert found.vanished is None and found.loss == "loss"
     assert found.rows[0].cosine < 0.9999  # JacobianFree is not exact, and the loss shows it
 
 
-def test_samples_without_a_loss_do_not_make_the_worst_cosine() -> None:
+def test_samples_without_a_loss_do_not_make_the_worst_cosine():
     model, x, classes = sure(30.0, margin=0.3)
     found = compare_adjoints(
         model, x, loss=lambda y: functional.cross_entropy(y, classes), repeats=1
@@ -132,7 +132,7 @@ def test_samples_without_a_loss_do_not_make_the_worst_cosine() -> None:
     assert found.vanished is None and exact.sample_cosine > 0.95
 
 
-def test_it_is_said_what_each_cosine_is_of_and_from_which_side_the_bound_comes() -> None:
+def test_it_is_said_what_each_cosine_is_of_and_from_which_side_the_bound_comes():
     torch.manual_seed(0)
     model, x = Classifier(1.0), torch.randn(6, WIDTH)
     model.deq.adjoint = eq.Implicit()

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from equilibria.nn.init import fill
 
 WIDTH = 240
 
 
-def even_disk(count: int, generator: torch.Generator | None = None) -> Tensor:
+def even_disk(count, generator=None):
     """Eigenvalues that fill the disk of radius sqrt(2) more evenly than draws would."""
     half = torch.arange(count // 2, dtype=torch.float64)
     golden = (math.sqrt(5) - 1) / 2
@@ -22,7 +20,7 @@ def even_disk(count: int, generator: torch.Generator | None = None) -> Tensor:
     return torch.cat([values, values.conj()])
 
 
-def weights(ensemble: str, V: float, width: int = WIDTH, seed: int = 0) -> Iterator[Tensor]:
+def weights(ensemble, V, width=WIDTH, seed=0):
     """Members of an ensemble, (width, width) in float64, without end."""
     generator = torch.Generator().manual_seed(seed)
     options = {"spectrum": even_disk} if ensemble == "normal" else {}
@@ -33,7 +31,7 @@ def weights(ensemble: str, V: float, width: int = WIDTH, seed: int = 0) -> Itera
 
 
 @functools.cache
-def tied(ensemble: str, V: float, draws: int = 12, width: int = WIDTH) -> list[Tensor]:
+def tied(ensemble, V, draws=12, width=WIDTH):
     """(I - W)^-1 for each draw."""
     identity = torch.eye(width, dtype=torch.float64)
     drawn = weights(ensemble, V, width)
@@ -41,7 +39,7 @@ def tied(ensemble: str, V: float, draws: int = 12, width: int = WIDTH) -> list[T
 
 
 @functools.cache
-def untied(ensemble: str, V: float, draws: int = 8, width: int = WIDTH) -> list[Tensor]:
+def untied(ensemble, V, draws=8, width=WIDTH):
     """M <- I + W M, a new W each step: states that are some steps apart, after as many as settle.
 
     A state has forgotten nine tenths of the one before it.
@@ -57,15 +55,15 @@ def untied(ensemble: str, V: float, draws: int = 8, width: int = WIDTH) -> list[
     return kept
 
 
-def second(m: Tensor) -> float:
+def second(m):
     """tr M^T M."""
     return float(m.square().sum()) / len(m)
 
 
-def length(m: Tensor) -> float:
+def length(m):
     """2 tr (M^T M)^2."""
     return 2 * second(m.mT @ m)
 
 
-def middle(values: list[float]) -> float:
+def middle(values):
     return float(torch.tensor(values, dtype=torch.float64).median())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from linear_draws import WIDTH, weights
 
-from equilibria.theory import ERRATA, Erratum, errata_table
+from equilibria.theory import ERRATA, errata_table
 
 TESTS = "\n".join(
     path.read_text("utf-8") for path in sorted(Path(__file__).parent.glob("test_*.py"))
@@ -16,20 +16,20 @@ TESTS = "\n".join(
 
 
 @pytest.mark.parametrize("erratum", ERRATA, ids=lambda each: each.equation.replace(" ", "-"))
-def test_erratum(erratum: Erratum) -> None:
+def test_erratum(erratum):
     assert erratum.printed != erratum.right
     assert erratum.why.endswith(".")
     if erratum.check:
         assert f"def {erratum.check}(" in TESTS
 
 
-def test_table() -> None:
+def test_table():
     lines = errata_table().splitlines()
     assert len(lines) == 2 + len(ERRATA)
     assert {line.replace("\\|", "").count("|") for line in lines} == {5}
 
 
-def numbers(equation: str) -> set[int]:
+def numbers(equation):
     """Those of the equations that a row is about; sections, as 2.2.3 or A.4, are none."""
     found = set()
     for first, last in re.findall(r"(?<![\w.])(\d+)(?:-(\d+))?(?![\w.])", equation):
@@ -37,20 +37,20 @@ def numbers(equation: str) -> set[int]:
     return found
 
 
-def test_equation_numbers() -> None:
+def test_equation_numbers():
     assert numbers("11, 64-66") == {11, 64, 65, 66}
     assert numbers("section 2.2.3, A.4.1") == set()
     assert numbers("before 11") == {11}
 
 
-def test_known_errata_are_listed() -> None:
+def test_known_errata_are_listed():
     listed = set().union(*(numbers(each.equation) for each in ERRATA))
     assert listed >= {7, 11, 12, 14, 20, 25, *range(38, 41), *range(42, 49), 51, 66, 68, 80, 86}
     assert listed >= {93, 95, 108, 124, 128}
     assert not listed & {8, 15, 18, 19, 57, 58, 61, 77, 117, 148}  # those that are right
 
 
-def test_one_unit_has_its_share_of_the_error() -> None:
+def test_one_unit_has_its_share_of_the_error():
     """Lemma A.1: the error of one unit after t steps does not grow with N, as eq. 40 does."""
     V, steps = 0.5, 3
     errors, bounds = [], []
@@ -69,7 +69,7 @@ def test_one_unit_has_its_share_of_the_error() -> None:
     assert errors[1] / errors[0] == pytest.approx(1, rel=0.2)
 
 
-def test_spectrum_of_goe_behind_hard_tanh() -> None:
+def test_spectrum_of_goe_behind_hard_tanh():
     """Eq. 124 against tr (z - D W)^-1, D of zeros and ones; and the inverse of M at one point."""
     share, z = 0.6, 1.5 + 1j
     slope = (torch.arange(WIDTH) < share * WIDTH).double()

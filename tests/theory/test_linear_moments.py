@@ -21,7 +21,7 @@ SHARES = (0.3, 0.6)  # of the critical V
 
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("ensemble", ENSEMBLES[:-1])
-def test_second_moment(ensemble: str, share: float) -> None:
+def test_second_moment(ensemble, share):
     # One draw of 240 units is off by up to 4 % (Gaussian, at .6 V_c), their median by a third.
     V = share * critical_V(ensemble)
     measured = middle([second(m) for m in tied(ensemble, V)])
@@ -29,18 +29,18 @@ def test_second_moment(ensemble: str, share: float) -> None:
 
 
 @pytest.mark.parametrize("ensemble", ENSEMBLES)
-def test_second_moment_untied(ensemble: str) -> None:
+def test_second_moment_untied(ensemble):
     measured = middle([second(m) for m in untied(ensemble, 0.5)])
     assert measured == pytest.approx(second_moment(ensemble, 0.5, tied=False), rel=0.02)
 
 
 @pytest.mark.parametrize("ensemble", ["orthogonal", "antisymmetric"])
-def test_what_holds_beyond_the_critical_V(ensemble: str) -> None:
+def test_what_holds_beyond_the_critical_V(ensemble):
     measured = middle([second(m) for m in tied(ensemble, 2.0)])
     assert measured == pytest.approx(second_moment(ensemble, 2.0), rel=0.03)
 
 
-def test_printed_goe_variance_is_negative() -> None:
+def test_printed_goe_variance_is_negative():
     V = 0.15
     s = math.sqrt(1 - 4 * V)
     printed = 1 / s - (1 - s) / (2 * V) - 1
@@ -50,14 +50,14 @@ def test_printed_goe_variance_is_negative() -> None:
     assert middle([second(m) for m in tied("goe", V)]) - 1 == pytest.approx(right, rel=0.05)
 
 
-def test_goe_is_the_sum_of_catalan_numbers() -> None:
+def test_goe_is_the_sum_of_catalan_numbers():
     V = 0.1
     series = sum((2 * i + 1) * V**i * math.comb(2 * i, i) / (i + 1) for i in range(80))
     assert second_moment("goe", V) == pytest.approx(series, rel=1e-12)
 
 
 @pytest.mark.parametrize("ensemble", ENSEMBLES)
-def test_limits(ensemble: str) -> None:
+def test_limits(ensemble):
     critical = critical_V(ensemble)
     assert second_moment(ensemble, 0.0) == 1
     assert second_moment(ensemble, 1e-9) == pytest.approx(1, abs=1e-8)
@@ -68,7 +68,7 @@ def test_limits(ensemble: str) -> None:
 
 @pytest.mark.parametrize("ensemble", [name for name in ENSEMBLES if name != "normal"])
 @pytest.mark.parametrize("one", [True, False], ids=["tied", "untied"])
-def test_second_moment_exponents_are_the_formulas_slopes(ensemble: str, one: bool) -> None:
+def test_second_moment_exponents_are_the_formulas_slopes(ensemble, one):
     critical = critical_V(ensemble, tied=one)
     near, nearer = (
         second_moment(ensemble, critical * (1 - delta), tied=one) for delta in (1e-7, 1e-8)
@@ -77,7 +77,7 @@ def test_second_moment_exponents_are_the_formulas_slopes(ensemble: str, one: boo
     assert slope == pytest.approx(second_moment_exponent(ensemble, tied=one), abs=1e-3)
 
 
-def test_given_spectra() -> None:
+def test_given_spectra():
     # The disk, by its eigenvalues; and what is one number for all: 1 + i and its conjugate.
     fine = even_disk(20_000).numpy()
     assert second_moment("normal", 0.3, spectrum=fine) == pytest.approx(
@@ -92,7 +92,7 @@ def test_given_spectra() -> None:
     assert critical_V("normal", spectrum=[2.0, -2.0, 1j, -1j]) == pytest.approx(2.5 / 4)
 
 
-def test_given_spectrum_untied() -> None:
+def test_given_spectrum_untied():
     # tr W = .5: one step adds 2 tr W tr M, which ensembles of trace zero do not.
     width, spectrum = 200, torch.tensor([0.9, 0.1] * 100, dtype=torch.complex128)
     V = float(spectrum.abs().square().mean())
@@ -109,7 +109,7 @@ def test_given_spectrum_untied() -> None:
 
 
 @pytest.mark.parametrize("one", [True, False], ids=["tied", "untied"])
-def test_moment_after_some_steps(one: bool) -> None:
+def test_moment_after_some_steps(one):
     """Eq. 48 counts t terms from z_0 = 0; eq. 7 as printed has V^t for each of them."""
     V, steps = 0.6, 4
     right = second_moment_after(steps, V)
@@ -128,7 +128,7 @@ def test_moment_after_some_steps(one: bool) -> None:
     assert V**steps / (1 - V) - 1 < 0  # eq. 51, a variance
 
 
-def test_steps_end_in_the_fixed_point() -> None:
+def test_steps_end_in_the_fixed_point():
     assert second_moment_after(0, 0.5) == 0
     assert second_moment_after(1, 2.0) == 1
     assert second_moment_after(3, 1.0) == 3
@@ -136,7 +136,7 @@ def test_steps_end_in_the_fixed_point() -> None:
     assert second_moment_after(200, 0.5) == pytest.approx(second_moment("gaussian", 0.5))
 
 
-def test_units_are_gaussian() -> None:
+def test_units_are_gaussian():
     """Theorem A.2: over draws each unit has mean x_i and the same variance, whatever its x_i."""
     V, draws, width = 0.5, 400, 100
     x = torch.linspace(-2, 2, width, dtype=torch.float64)
@@ -179,6 +179,6 @@ def test_units_are_gaussian() -> None:
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )
-def test_impossible_arguments(call: object, words: str) -> None:
+def test_impossible_arguments(call, words):
     with pytest.raises(ValueError, match=words):
         call()

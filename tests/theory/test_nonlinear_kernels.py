@@ -21,7 +21,7 @@ from equilibria.theory import (
 WIDTH, DRAWS, PAIRS = 300, 2, 8
 
 
-def pairs(means: tuple[float, float], product: float, seed: int) -> torch.Tensor:
+def pairs(means, product, seed):
     """Inputs two by two, of exactly these means and this covariance, (PAIRS, 2, WIDTH)."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(PAIRS, WIDTH, 3, generator=generator, dtype=torch.float64)
@@ -31,7 +31,7 @@ def pairs(means: tuple[float, float], product: float, seed: int) -> torch.Tensor
     return x + torch.tensor(means)[:, None]
 
 
-def measured(activation, ensemble, scale, injection, means) -> tuple[float, float]:
+def measured(activation, ensemble, scale, injection, means):
     """K and Theta / N, means over draws and pairs."""
     phi = as_activation(activation)
     overlaps, tangents = [], []
@@ -61,7 +61,7 @@ def measured(activation, ensemble, scale, injection, means) -> tuple[float, floa
         ("tanh", "normal", 0.6, "outside", (0.0, 0.0)),
     ],
 )
-def test_kernels_of_wide_networks(activation, ensemble, scale, injection, means) -> None:
+def test_kernels_of_wide_networks(activation, ensemble, scale, injection, means):
     K, Theta = measured(activation, ensemble, scale, injection, means)
     pair = Pair(
         first=1 + means[0] ** 2,
@@ -77,7 +77,7 @@ def test_kernels_of_wide_networks(activation, ensemble, scale, injection, means)
     )
 
 
-def test_derivative_with_respect_to_weights_has_d_on_the_jacobian() -> None:
+def test_derivative_with_respect_to_weights_has_d_on_the_jacobian():
     """Eq. 93 against autograd: D stands at h*, and beside (I - W^T D)^-1, not on z*."""
     phi = as_activation("tanh")
     width = 40
@@ -91,7 +91,7 @@ def test_derivative_with_respect_to_weights_has_d_on_the_jacobian() -> None:
     h, z, M = (W @ z).detach(), z.detach(), W.detach()
     eye = torch.eye(width, dtype=torch.float64)
 
-    def formula(slope: torch.Tensor, *, printed: bool) -> torch.Tensor:
+    def formula(slope, *, printed):
         D = torch.diag(slope)
         if printed:
             return torch.outer(torch.linalg.solve((eye - D @ M).mT, v), D @ z)
@@ -103,7 +103,7 @@ def test_derivative_with_respect_to_weights_has_d_on_the_jacobian() -> None:
 
 
 @pytest.mark.parametrize("ensemble", ["gaussian", "orthogonal", "goe", "antisymmetric"])
-def test_linear_kernels(ensemble: str) -> None:
+def test_linear_kernels(ensemble):
     pair = Pair(first=2.0, second=0.7, product=0.5)
     moment = second_moment(ensemble, 0.2)
     assert linear_nngp(ensemble, 0.2, 0.5) == 0.5 * moment
@@ -113,7 +113,7 @@ def test_linear_kernels(ensemble: str) -> None:
 
 
 @pytest.mark.parametrize("ensemble", ["gaussian", "goe"])
-def test_an_input_with_itself(ensemble: str) -> None:
+def test_an_input_with_itself(ensemble):
     same = Pair(product=1.0)
     field = mean_field("hard-tanh", ensemble, 0.2)
     assert nngp("hard-tanh", ensemble, 0.2, same) == pytest.approx(field.output, rel=1e-9)
@@ -126,7 +126,7 @@ def test_an_input_with_itself(ensemble: str) -> None:
 
 @pytest.mark.parametrize("ensemble", ["gaussian", "orthogonal", "goe", "antisymmetric", "normal"])
 @pytest.mark.parametrize("injection", ["outside", "inside"])
-def test_an_input_with_itself_and_its_opposite(ensemble: str, injection: str) -> None:
+def test_an_input_with_itself_and_its_opposite(ensemble, injection):
     """At any V, where that is not the stable solution too: the network and the input are one."""
     met = 0
     cases = {
@@ -153,21 +153,21 @@ def test_an_input_with_itself_and_its_opposite(ensemble: str, injection: str) ->
     ("ensemble", "V"), [("gaussian", 1.0), ("goe", 0.25), ("goe", 0.3), ("normal", 0.6)]
 )
 @pytest.mark.parametrize("kernel", [linear_nngp, linear_ntk])
-def test_linear_kernels_end_at_the_critical_scale(kernel, ensemble: str, V: float) -> None:
+def test_linear_kernels_end_at_the_critical_scale(kernel, ensemble, V):
     with pytest.raises(ValueError, match="has no kernel at V"):
         kernel(ensemble, V, 0.0)
     assert linear_nngp("orthogonal", 3.0, 1.0) == 0.5
     assert linear_nngp("antisymmetric", 2.0, 1.0) == 0.5
 
 
-def test_order_of_inputs() -> None:
+def test_order_of_inputs():
     pair = Pair(first=2.0, second=0.7, product=0.5, means=(0.2, 0.1))
     turned = Pair(first=0.7, second=2.0, product=0.5, means=(0.1, 0.2))
     found = [nngp("tanh", "goe", 0.2, each) for each in (pair, turned)]
     assert found[0] == pytest.approx(found[1], rel=1e-6)
 
 
-def test_refusals() -> None:
+def test_refusals():
     with pytest.raises(ValueError, match="no two inputs"):
         Pair(product=1.5)
     for given in ({"first": math.nan}, {"product": math.inf}, {"means": (0.0, math.nan)}):
