@@ -45,8 +45,3 @@ def test_tab_completes_commands_recipes_options_and_files(tmp_path):
 def test_other_shells_have_scripts_too(shell):
     text = script(shell)
     assert "digits-jr" in text and "regularizer.gamma" in text
-
-
-def test_an_unknown_shell_is_told_the_others(capsys):
-    assert main(["completion", "csh"]) == 1
-    assert "shell must be one of bash, zsh, fish; got 'csh'" in capsys.readouterr().err

@@ -87,30 +87,3 @@ def test_a_network_at_chance_is_not_told_that_an_ordinary_layer_would_do(spoilt)
     depth = next(each for each in stored["findings"] if each["topic"] == "Depth")
     assert "no better than the same answers, exchanged among the samples" in depth["sentence"]
     assert "ordinary" not in depth["advice"]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["nowhere"], "nowhere"),
-        (["RUN", "--samples", "0"], "--samples must be 1 or more; got 0"),
-        (["RUN", "--starts", "-1"], "--starts must be 1 or more; got -1"),
-        (["RUN", "--samples", "many"], "samples"),
-        (["RUN", "--sampels", "3"], "samples"),
-        ([], "run"),
-    ],
-)
-def test_mistakes_end_in_one_message(folder, words, message, capsys):
-    assert main(["doctor", *(str(folder) if word == "RUN" else word for word in words)]) == 1
-    error = capsys.readouterr().err.strip()
-    assert message in error and len(error.splitlines()) == 1
-    assert error.startswith("equilibria doctor: error: ")
-
-
-def test_help_says_what_it_does(capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["doctor", "--help"])
-    assert end.value.code == 0
-    text = capsys.readouterr().out
-    for word in ("--samples", "--starts", "--seed", "--data-dir", "run folder", "doctor.json"):
-        assert word in text

@@ -54,7 +54,7 @@ def test_the_recommended_line_is_one_that_a_recipe_takes(trained, shown):
     assert type(recipes.load("digits", words).adjoint).__name__ == adjoint["name"]
 
 
-def test_a_run_that_is_sure_is_judged_by_its_logits(trained, tmp_path, capsys, monkeypatch):
+def test_a_run_that_is_sure_is_judged_by_its_logits(trained, tmp_path, prints, monkeypatch):
     monkeypatch.setattr(comparison, "SETTINGS", ((1, 1.0), (5, 1.0)))
     folder = shutil.copytree(trained, tmp_path / "sure")
     recipe = (folder / "recipe.yaml").read_text()
@@ -65,9 +65,7 @@ def test_a_run_that_is_sure_is_judged_by_its_logits(trained, tmp_path, capsys, m
     weights = load_file(folder / "model.safetensors")
     weights["head.bias"][target] = 1e4
     save_file(weights, folder / "model.safetensors")
-    capsys.readouterr()
-    assert main(["gradients", str(folder), "--samples", "1", "--repeats", "1"]) == 0
-    shown = capsys.readouterr().out
+    shown = prints("gradients", folder, "--samples", 1, "--repeats", 1)
     assert "The gradient of the loss has vanished" in shown and "tighter" not in shown
     stored = json.loads((folder / "gradients.json").read_text())
     exact = next(row for row in stored["rows"] if row["exact"])
@@ -76,20 +74,6 @@ def test_a_run_that_is_sure_is_judged_by_its_logits(trained, tmp_path, capsys, m
     findings = json.loads((folder / "doctor.json").read_text())["findings"]
     gradient = next(each for each in findings if each["topic"] == "Gradient")
     assert gradient["severity"] == "healthy"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--floor", "2"], "--floor must be a cosine"),
-        (["--samples", "0"], "--samples must be 1 or more"),
-        (["--repeats", "0"], "--repeats must be 1 or more"),
-        (["--split", "nowhere"], "there is no split 'nowhere'"),
-    ],
-)
-def test_mistakes(trained, capsys, words, said):
-    assert main(["gradients", str(trained), *words]) != 0
-    assert said in capsys.readouterr().err
 
 
 def test_the_page_of_the_run_shows_them_until_it_is_trained_on(trained, shown):
@@ -107,13 +91,8 @@ def test_the_page_of_the_run_shows_them_until_it_is_trained_on(trained, shown):
 
 
 @pytest.mark.parametrize("content", ["{", "{}", "[]"])
-def test_a_damaged_file_is_named(trained, capsys, content):
+def test_a_damaged_file_is_named(trained, fails, content):
     (trained / "gradients.json").write_text(content)
-    assert main(["report", str(trained), "--no-doctor", "--no-gallery"]) == 1
-    assert "gradients.json is damaged" in capsys.readouterr().err
+    message = fails("report", trained, "--no-doctor", "--no-gallery")
+    assert "gradients.json is damaged" in message
     (trained / "gradients.json").unlink()
-
-
-def test_a_folder_without_a_run(tmp_path, capsys):
-    assert main(["gradients", str(tmp_path / "nothing")]) != 0
-    assert "there is no run folder" in capsys.readouterr().err

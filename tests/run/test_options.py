@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from applications import needs
 from equilibria import __version__
 from equilibria.run import config
 from equilibria.run import recipe as recipes
@@ -49,16 +48,6 @@ def test_hyphens_and_underscores_are_alike():
     assert (found.batch_size, found.solver.max_evals, found.eval_batch_size) == (7, 9, 5)
 
 
-@pytest.mark.parametrize("spelling", ["--data-dir", "--data_dir"])
-def test_a_commands_own_options_have_both_spellings(spelling, capsys, tmp_path):
-    assert main(["evaluate", "nowhere", spelling, "somewhere"]) == 1
-    assert "--data-dir: there is no folder somewhere" in capsys.readouterr().err
-    assert main(["evaluate", "nowhere", spelling, str(tmp_path)]) == 1
-    assert "no run folder nowhere" in capsys.readouterr().err
-    assert main(["train", "digits", f"{spelling}={tmp_path}", "--batch-size", "100000"]) == 1
-    assert "batch_size is 100000" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "words", [["--version"], ["train", "--version"], ["doctor", "a", "--version"]]
 )
@@ -85,21 +74,6 @@ def test_quiet_leaves_where_the_result_is(folder, capsys):
 def test_quiet_leaves_names_of_a_list(capsys):
     assert printed(capsys, "recipes", "--quiet").split("\n")[:-1] == recipes.available()
     assert printed(capsys, "reproduce", "--quiet").split("\n")[:-1] == list(catalog.names())
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        *("train", "evaluate", "doctor", "memory", "initialise"),
-        pytest.param("generate", marks=needs("language")),
-    ],
-)
-def test_a_device_that_is_not_there_is_refused_at_once(command, folder, capsys):
-    name = "digits" if command in ("train", "initialise") else str(folder / "run")
-    capsys.readouterr()
-    assert main([command, name, "--device", "cuda:9"]) == 1
-    error = capsys.readouterr().err
-    assert "cuda:9" in error and "choose from cpu" in error and len(error.splitlines()) == 1
 
 
 @pytest.mark.parametrize("words", [(), *((name,) for name in commands()), ("train", "digits")])
@@ -160,22 +134,3 @@ def test_names_in_a_list_are_whole(command, capsys, monkeypatch):
         assert set(names) <= set(shown.split()) and "…" not in shown
         table = shown.splitlines()[: len(names)]
         assert columns is None or max(map(len, table)) <= int(columns)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--adjoint.name", "Shine"], "give --solver.name Broyden"),
-        (["--adjoint.name", "Unrolled", "--solver.name", "NewtonKrylov"], "adjoint is Unrolled"),
-        (["--task.data", "nothere"], "no data set is called 'nothere', nor any folder"),
-    ],
-    ids=" ".join,
-)
-def test_a_choice_that_cannot_work_is_refused_before_anything_is_written(
-    words, said, capsys, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    assert main(["train", "digits", *words]) == 1
-    error = capsys.readouterr().err
-    assert said in error and "eq." not in error and "bug" not in error
-    assert not any(path.is_file() for path in tmp_path.rglob("*.*") if path.name != ".lock")

@@ -24,11 +24,11 @@ def accuracies(place):
     return [json.loads(path.read_text())["accuracy"] for path in paths]
 
 
-def test_each_seed_is_a_run_and_their_mean_is_printed(place, capsys):
-    found = accuracies(place)
+def test_each_seed_is_a_run_and_their_mean_is_printed(place, prints, fails):
+    found, words = accuracies(place), ("train", "digits", "--out", place, "--seeds", 0)
     assert len(set(found)) == 3
-    assert main(["train", "digits", "--out", str(place), "--seeds", "0", "1", "2", "--resume"]) == 0
-    shown = capsys.readouterr().out
+    assert "already holds a run" in fails(*words)
+    shown = prints(*words, 1, 2, "--resume")
     assert f"{100 * statistics.fmean(found):.2f} %" in shown
     assert f"{100 * statistics.stdev(found):.2f} %" in shown
 
@@ -49,18 +49,3 @@ def test_a_seed_that_diverged_is_in_the_table_and_in_the_status(tmp_path, capsys
     result = {"loss": 1.0, "accuracy": 0.5, "forward": {"status": {"CONVERGED": 1.0}}}
     table = seeds.table({3: result, 4: "nan"}, [ACCURACY, LOSS])
     assert list(table.columns[1].cells) == ["50.00 %", "diverged"]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--seeds", "1", "1"], "--seeds names a seed twice: 1 1"),
-        (["--seeds", "1", "--seed", "2"], "--seed and --seeds were both given"),
-        (["--seeds", "1", "--extend", "2"], "--seeds needs a recipe"),
-        (["--seeds", "0"], "already holds a run"),
-    ],
-    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
-)
-def test_what_does_not_go_together_is_refused(place, words, message, capsys):
-    assert main(["train", "digits", "--out", str(place), *words]) == 1
-    assert message in capsys.readouterr().err
