@@ -13,15 +13,14 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.anderson import Anderson, AndersonStepper
-from equilibria.solve.layout import Groups
+from equilibria.solve.fronts import front_arrives
+from equilibria.solve.layout import Groups, Layout
 from equilibria.solve.linear import LinearSolver, linear_field
 from equilibria.solve.newton import NewtonKrylov, NewtonStepper, check_step_limits
 from equilibria.solve.options import whole_field
 from equilibria.solve.rows import (
     Rows,
-    at_rest,
     choose,
-    count_entries,
     entries,
     keep_samples,
     select,
@@ -116,8 +115,7 @@ class _Auto(Stepper):
         self.any_plain, self.any_fast, self.any_hard = True, False, False
         self.returned = torch.empty(0)  # who has gone back to plain iteration
         self.counts = torch.empty(0)  # evaluations by phase, less those when the present one began
-        self.phase = torch.empty(0)  # 1 for the present one, else 0
-        self.ended = torch.empty(0)
+        self.phase = self.ended = torch.empty(0)  # 1 for the present one, else 0
         self.best: deque[Tensor] = deque(maxlen=LONG)  # log of the least error ratio at each
         self.previous = torch.empty(0)  # length of the residual before
         self.unstable: Tensor | None = None  # plain steps make the residual grow; None: nobody's
@@ -133,15 +131,7 @@ class _Auto(Stepper):
         self.total = self.counts[:, 0]
         self.marked = torch.ones_like(self.total)
         self.due = torch.full_like(self.total, FIRST_LOOK)
-        size = entries(z)
-        groups = None if self.layout is None else self.layout.coupled
-        if isinstance(groups, Groups):
-            self.large = size // groups.longest * groups.sizes >= LARGE
-            self.any_large = private.some(self.large)
-            self.all_large = private.every(self.large)
-        else:
-            self.any_large = self.all_large = size >= LARGE
-            self.large = torch.full_like(self.fast, self.any_large)
+        self.large, self.any_large, self.all_large = _find_large(z, self.layout, self.fast)
 
     @override
     def residual(self, f: Rows, z: Rows) -> Rows:
@@ -196,7 +186,8 @@ class _Auto(Stepper):
         wants = wants & looks & torch.isfinite(size)
         any_wants = private.some(wants)
         if any_wants and private.some(poor := wants & (left > POOR)):
-            fronts = poor & self._front_arrives(now)
+            budget = self.solver.max_evals - self.evals
+            fronts = poor & front_arrives(now, self.iterates[-2:], self.evals, budget)
             wants = wants & ~fronts
             any_wants = private.some(wants)
             if first:  # one difference may be that of entries which f does not change
@@ -214,29 +205,6 @@ class _Auto(Stepper):
         self.marked = torch.where(which, self.evals, self.marked)
         self.due = torch.where(which, self.evals + wait, self.due)
         self.looks.add(self.evals + wait)
-
-    def _front_arrives(self, now: Point) -> Tensor:
-        """Do so many entries come to rest at each evaluation that all will within the budget?
-
-        Those that are zero do not count: an activation that dies is no signal.
-        """
-        last = at_rest(now.z, now.f)
-        signal = count_entries([x & (row != 0) for x, row in zip(last, now.f, strict=True)]) > 0
-        if not private.some(signal):
-            return signal
-        chain = [*self.iterates[-2:], now.z]
-        rest = [*(at_rest(z, f) for z, f in pairwise(chain)), last]
-        fresh = [
-            count_entries(
-                [x & ~y & (row != 0) for x, y, row in zip(later, before, now.z, strict=True)]
-            )
-            for before, later in pairwise(rest)
-        ]
-        rate = sum(fresh[1:], fresh[0])
-        if len(fresh) == 2 and self.evals == 3:  # rows without a neighbour rest at once
-            rate = torch.where(fresh[0] * fresh[1] > 0, rate, 0)
-        moving = entries(now.z) - count_entries(rest[-1])
-        return signal & (rate > 0) & (moving <= rate * (self.solver.max_evals - self.evals))
 
     def _accelerate(self, now: Point, which: Tensor, slope: Tensor) -> None:
         if self.anderson is None:
@@ -370,6 +338,17 @@ class _Auto(Stepper):
         keep_samples(self, index, "large mark marked due fast hard returned counts phase ended")
         keep_samples(self, index, "previous unstable where total")
         self.best = deque(select(list(self.best), index), maxlen=LONG)
+
+
+def _find_large(z: Rows, layout: Layout | None, like: Tensor) -> tuple[Tensor, bool, bool]:
+    """Which samples have at least `LARGE` entries, whether any has, and whether all have."""
+    size = entries(z)
+    groups = None if layout is None else layout.coupled
+    if isinstance(groups, Groups):
+        large = size // groups.longest * groups.sizes >= LARGE
+        return large, private.some(large), private.every(large)
+    every = size >= LARGE
+    return torch.full_like(like, every), every, every
 
 
 def _log(size: Tensor) -> Tensor:

@@ -15,9 +15,10 @@ from typing_extensions import override
 from equilibria.solve import private
 from equilibria.solve.derivative import KnownProduct
 from equilibria.solve.estimate import SAFETY
+from equilibria.solve.judge import RUNNING, STALL
 from equilibria.solve.layout import Layout
 from equilibria.solve.loop import Run, iterate
-from equilibria.solve.monitor import RUNNING, STALL, Terms
+from equilibria.solve.monitor import Terms
 from equilibria.solve.options import instance_field, is_foreign, nonnegative_field, whole_field
 from equilibria.solve.rows import Rows, add_scaled, check_like, choose, dot, length, subtract
 from equilibria.solve.solvers import Limits, Product, Solver

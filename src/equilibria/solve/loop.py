@@ -86,6 +86,7 @@ def iterate(
     stepper.keeps_inverse = keeps_inverse
     stepper.layout = terms.layout
     monitor = Monitor(solver, stepper, z, terms)
+    outcome = monitor.outcome
     stepper.error_ratio = monitor.error_ratio()
     # Who asks for every evaluation is told at once; and an inverse is to learn nothing from steps
     # after a sample's last.
@@ -96,7 +97,7 @@ def iterate(
         or states
         or keeps_inverse
         or stepper.looks_around
-        or monitor.by_part
+        or monitor.judge.criterion.by_part
     )
     observe = monitor.observe if at_once else Deferred(monitor).observe
     while True:
@@ -118,9 +119,8 @@ def iterate(
         if (noted or steps_on) and (done or monitor.any_finished):
             after = choose(monitor.moves, proposal, monitor.answer[0])
         if noted:
-            recorded[monitor.evals] = monitor.among_all(after)
-        frozen = monitor.any_finished and not steps_on
-        z = monitor.freeze(proposal, point.f) if frozen else after
+            recorded[monitor.evals] = outcome.among_all(after)
+        z = after if steps_on else outcome.freeze(proposal, point.f)
         if done:
             break
         if leave is not None and monitor.few_running():
@@ -130,21 +130,21 @@ def iterate(
             stepper.select(index)
             if spent is not None:
                 stepper.spent = spent.index_select(0, index)
-            stepper.layout = monitor.criterion.layout
+            stepper.layout = monitor.judge.criterion.layout
             stepper.error_ratio = monitor.error_ratio()
             z = select(z, index)
-    value = z if steps_on else monitor.full_value
+    value = z if steps_on else outcome.value
     return Run(
         value,
-        monitor.full_status,
-        monitor.full_reason,
-        monitor.full_evals,
-        monitor.full_residual,
+        outcome.status,
+        outcome.reason,
+        outcome.evals,
+        outcome.residual,
         tuple(recorded.get(k, value) for k in states),
-        monitor.observer.results(monitor.full_evals, 0 if tracked else stepper.phases),
+        monitor.observer.results(outcome.evals, 0 if tracked else stepper.phases),
         stepper.find_inverse() if keeps_inverse else None,
-        monitor.full_size,
-        None if tracked else monitor.course.results(monitor.full_residual),
+        outcome.size,
+        None if tracked else monitor.course.results(outcome.residual),
     )
 
 
@@ -190,12 +190,12 @@ class Deferred:
 
     def _is_uneventful(self, pending: list[tuple[Point, Tensor]]) -> bool:
         monitor = self.monitor
-        measure = monitor.criterion.measure
+        measure = monitor.judge.criterion.measure
         errors = [measure(p.residual, p.f, p.size, scale).error_ratio for p, scale in pending]
-        course = torch.stack([monitor.error, *errors])
+        course = torch.stack([monitor.best.error, *errors])
         sizes = torch.stack([point.size for point, _ in pending])
         closer = (course[1:] <= course[:-1]) & (course[1:] >= monitor.floor)
-        uneventful = closer & (sizes <= monitor.top) & (sizes >= monitor.low)
+        uneventful = closer & (sizes <= monitor.judge.top) & (sizes >= monitor.low)
         distance = torch.where(monitor.is_running, errors[-1] / monitor.floor, torch.inf).amin()
         calm, nearest = torch.stack([uneventful.all().to(distance.dtype), distance]).cpu()
         self.block = BLOCK if float(nearest) > NEAR else 1
@@ -205,9 +205,9 @@ class Deferred:
         """The point with the samples that have ended at their answers; their residual is infinite,
         so that no judgement is built on it."""
         point = point._replace(residual=subtract(point.f, point.z))
-        if self.monitor.finished is None:
+        if (finished := self.monitor.outcome.finished) is None:
             return point
-        index, rows = self.monitor.finished
+        index, rows = finished
         return point._replace(
             z=[row.index_copy(0, index, at) for row, at in zip(point.z, rows, strict=True)],
             size=point.size.index_fill(0, index, torch.inf),

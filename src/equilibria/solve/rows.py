@@ -30,17 +30,6 @@ def entries(rows: Rows) -> int:
     return sum(row.shape[1] for row in rows)
 
 
-def at_rest(z: Rows, f: Rows) -> Rows:
-    """Masks of the entries that f leaves as they are, up to rounding."""
-    rounding = 64 * torch.finfo(z[0].dtype).eps
-    return [(y - x).abs() <= rounding * y.abs() for x, y in zip(z, f, strict=True)]
-
-
-def count_entries(masks: Rows) -> Tensor:
-    """Entries of each sample in which the masks are true, `(samples,)`."""
-    return sum_of([mask.sum(1) for mask in masks])
-
-
 def length(rows: Rows) -> Tensor:
     """Euclidean length of each sample over all its entries, all leaves together: `(samples,)`."""
     each = [_vector_norm(row, dim=1) for row in rows] if len(rows) > 1 else None

@@ -1,0 +1,221 @@
+"""Goes through all that can end a sample of a solve."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from equilibria.solve import private
+from equilibria.solve.estimate import Course
+from equilibria.solve.fronts import carries_front
+from equilibria.solve.outcome import Best
+from equilibria.solve.rows import Rows, keep_samples, largest_of
+from equilibria.solve.solvers import Point, Solver
+from equilibria.solve.status import Reason, Status
+from equilibria.solve.verdict import Criterion, Measure, Reference, underflow_length
+
+RUNNING = -1
+# Growth of the residual, over the larger of its first value and of f(z) there, that ends a sample.
+# A start of 1e-10 beside an unstable fixed point must pass on its way to an answer of size 1. A
+# higher bar costs every sample that does diverge: one that triples is found out after 22
+# evaluations, at 1e8 after 18, at 1e16 after 35.
+DIVERGENCE = 1e10
+STALLED_DIVERGENCE = 1e8  # the same for a sample that would be called stalled
+STALL = 0.99  # what must be left of the best residual, at most, after `patience` evaluations
+SHRINKING = 0.9  # what is left of ||f(z)||, at most, of a state on its way to zero
+
+
+class Judge:
+    """Says which samples have ended, and how.
+
+    Args:
+        solver: whose limits hold.
+        criterion: its tolerance.
+        best: the best iterates so far.
+        course: estimates the error.
+        z: the start.
+        affine: f is an affine map: zero solves it only if it is zero itself.
+
+    Attributes:
+        goal: the error ratio that is small enough.
+        unit: the same, above 0 even where the goal is 0.
+        reference: what growth is measured from.
+        top: a residual above it has diverged.
+        small: one below it is too short to be squared, or zero to rounding.
+        ceiling: above it f(z) has outgrown the start.
+        held: whose relative residual was small enough, and nothing else: see `_hold`.
+    """
+
+    def __init__(
+        self,
+        solver: Solver,
+        criterion: Criterion,
+        best: Best,
+        course: Course,
+        z: Rows,
+        affine: bool,
+    ) -> None:
+        self.solver, self.criterion = solver, criterion
+        self.best, self.course = best, course
+        self.affine = affine
+        self.goal, self.unit = criterion.goal, criterion.unit(z[0].dtype)
+        unknown = best.error
+        self.reference = Reference(unknown, unknown)
+        self.top = self.ceiling = unknown
+        self.small = torch.full_like(unknown, underflow_length(z))
+        self.held = torch.zeros_like(unknown, dtype=torch.bool)
+        self.any_held = False
+        # What the latest look for a stall found: the best error ratio, the least ||f - z|| and
+        # ||f|| by then, and z.
+        self.error_mark = self.size_mark = self.scale_mark = unknown
+        self.rows_mark = z
+
+    def begin(self, reference: Reference, origin: Tensor | None) -> None:
+        """Growth is measured from the start, or from `origin`, see `Terms`."""
+        self.top = DIVERGENCE * reference.size
+        if origin is not None:
+            reference = Reference(origin, torch.zeros_like(origin))
+        self.reference, self.ceiling = reference, reference.ceiling
+        self.small = torch.maximum(self.small, reference.zero)
+
+    def any_grown(self, scale: Tensor, here: Tensor) -> bool:
+        """Has f(z) outgrown the start for any of the samples at these places?"""
+        if not len(here) or torch.equal(torch.minimum(scale, self.ceiling), scale):
+            return False
+        return bool((scale > self.ceiling).index_select(0, here).any())
+
+    def is_valid(self, size: Tensor, scale: Tensor) -> bool:
+        """Is all finite, none too small to be squared, none diverged?"""
+        # Not a number where the scale is not finite, or the size is zero: 0 / 0 is no ratio.
+        size = torch.addcdiv(size, scale, size, value=0.0)
+        return torch.equal(torch.clamp(size, min=self.small, max=self.top), size)
+
+    def measure(
+        self, point: Point, found: Measure, floor: Tensor
+    ) -> tuple[Measure, Tensor, Tensor]:
+        """How good the newest iterate of each sample is.
+
+        Args:
+            found: its measure, as the criterion has it.
+            floor: see `Monitor`.
+
+        Returns:
+            The measure, where all that can be wrong has been looked at; the error ratio by which
+            the best iterate is chosen; and whether f is finite, though the square of its length
+            may not be.
+        """
+        size, scale = found.size, found.scale
+        valid = finite = torch.isfinite(size + scale)
+        short, large = size < self.small, scale > self.ceiling
+        relative, error = found.relative, found.error_ratio
+        if self.any_held or private.some(short | ~finite | (large & (error < floor))):
+            valid = finite | torch.isfinite(largest_of([*point.z, *point.f]))
+            if not self.criterion.by_part:  # else every part has been measured in its own unit
+                found = self.criterion.correct(found, point.residual, point.f, short)
+            zero = self.reference.is_zero(size, scale)
+            relative = torch.where(zero, 0.0, found.relative)
+            error = torch.where(zero, 0.0, found.error_ratio)
+            if self.any_held or private.some(large & (error < floor)):
+                error = self._hold(error, found, point.f, floor > 0)
+        # What is not finite has no ratio.
+        relative = torch.where(finite, relative, math.inf)
+        rank = error = torch.where(finite, error, math.inf)
+        if self.course.limit is not None:
+            self.course.compare(relative, self.course.limit)
+            excess = self.unit * cast(Tensor, self.course.excess)
+            error = torch.where(error == 0, error, torch.maximum(error, excess))
+            # The estimated error may rise while the residual falls: until both are small enough, a
+            # sample is as good as its residual.
+            rank = torch.where(error <= self.goal, 0.0, rank)
+        return found._replace(relative=relative, error_ratio=error), rank, valid
+
+    def name_status(
+        self,
+        point: Point,
+        found: Measure,
+        valid: Tensor,
+        evals: int,
+        over: Tensor,
+        running: Tensor,
+    ) -> Tensor:
+        """The status of each sample; of several, the last one named here counts.
+
+        Args:
+            point: the newest iterate, which `best` has taken account of.
+            found, valid: of it, from `measure`.
+            evals: evaluations so far.
+            over: whose budget is spent.
+            running: who has not ended before.
+        """
+        patience = self.solver.patience
+        status = torch.where(over, int(Status.MAX_EVALS), RUNNING)
+        if patience is not None and evals % patience == 1 % patience:
+            if evals > 1:
+                stalled = self._has_stalled(point, found, running)
+                status = torch.where(stalled, int(Status.STALLED), status)
+                far = found.size > STALLED_DIVERGENCE / DIVERGENCE * self.top
+                status = torch.where(stalled & far, int(Status.DIVERGED), status)
+            self.error_mark, self.rows_mark = self.best.error, [row.detach() for row in point.z]
+            self.size_mark = torch.fmin(found.size, self.size_mark)
+            self.scale_mark = torch.fmin(found.scale, self.scale_mark)
+        far = (found.size > self.top) | ~torch.isfinite(found.size + found.scale)
+        status = torch.where(far, int(Status.DIVERGED), status)
+        status = torch.where(found.error_ratio <= self.goal, int(Status.CONVERGED), status)
+        return torch.where(valid, status, int(Status.NONFINITE)).to(torch.int8)
+
+    def name_reason(self, status: Tensor) -> Tensor | None:
+        """A `Reason` of each sample; None where all statuses say enough."""
+        if not (self.any_held or self.course.limit is not None):
+            return None
+        failed = (status == Status.MAX_EVALS) | (status == Status.STALLED)
+        reason = torch.zeros_like(status)
+        if self.course.limit is not None:
+            wrong = failed & (self.best.error <= self.goal)
+            reason = torch.where(wrong, int(Reason.ERROR), int(Reason.NONE))
+        return torch.where(failed & self.held, int(Reason.GROWTH), reason).to(torch.int8)
+
+    def _has_stalled(self, point: Point, found: Measure, running: Tensor) -> Tensor:
+        """Whose best residual has hardly fallen since the latest look, with nothing on its way.
+
+        A signal on its way is progress that shows no less, and so is a state on its way to zero,
+        whose relative residual need not fall.
+        """
+        size, scale = found.size, found.scale
+        moving = (scale < SHRINKING * self.scale_mark) & (scale < self.reference.size / 2)
+        moving = moving & (size < SHRINKING * self.size_mark)
+        if self.affine:
+            moving = torch.zeros_like(moving)
+        if found.arriving is not None:
+            moving = moving | found.arriving
+        stalled = (self.best.error > STALL * self.error_mark) & ~moving
+        if private.some(stalled & running):
+            stalled = stalled & ~carries_front(point, self.rows_mark, scale)
+        return stalled
+
+    def _hold(self, error: Tensor, found: Measure, rows: Rows, running: Tensor) -> Tensor:
+        """The error ratio of samples whose relative residual is small, but of a state that has
+        grown.
+
+        One that has not fallen enough is held: from here on the worse of both ratios is its own,
+        and what it was the best of by the relative residual alone counts no more.
+        """
+        fallen = self.unit * self.criterion.fallen(found, self.reference, rows)
+        large = found.scale > self.ceiling
+        new = large & (error <= self.goal) & ~(fallen <= self.unit)
+        held = running & (self.held | new)
+        first = held & ~self.held
+        self.best.error = torch.where(first, math.inf, self.best.error)
+        self.error_mark = torch.where(first, math.inf, self.error_mark)
+        self.held, self.any_held = held, private.some(held)
+        self.best.is_closest = self.best.is_closest and not self.any_held
+        return torch.where(held & large, torch.maximum(error, fallen), error)
+
+    def select(self, index: Tensor) -> None:
+        """Keeps the samples named by `index`."""
+        keep_samples(self, index, "top small ceiling held error_mark size_mark scale_mark")
+        keep_samples(self, index, "rows_mark")
+        self.reference = self.reference.select(index)
+        self.criterion = self.criterion.select(index)
