@@ -18,7 +18,7 @@ BOUNDED = (graph.IGNN, graph.FiniteIGNN)
 # --- the projection -------------------------------------------------------------------------------
 
 
-def test_rows_are_projected_onto_the_l1_ball() -> None:
+def test_rows_are_projected_onto_the_l1_ball():
     w = normal(20, 7, seed=1)
     found = graph.project_rows_(w.clone(), 4.0)
     assert float(found.abs().sum(1).max()) <= 4.0 + 1e-12
@@ -47,7 +47,7 @@ def test_a_projection_in_single_precision_ends_inside_and_stays():
 # --- the radius -----------------------------------------------------------------------------------
 
 
-def test_the_perron_radius_is_bounded_from_above() -> None:
+def test_the_perron_radius_is_bounded_from_above():
     ring = torch.tensor([[0, 1, 2], [1, 2, 0]])
     assert graph.perron_radius(ring) == pytest.approx(1.0, abs=1e-4)
     two = torch.tensor([[0, 1, 2, 3, 4], [1, 0, 3, 4, 2]])
@@ -65,7 +65,7 @@ def test_the_perron_radius_is_bounded_from_above() -> None:
     assert true - 1e-9 <= found <= 1.02 * true
 
 
-def test_without_normalisation_the_radius_is_asked_for() -> None:
+def test_without_normalisation_the_radius_is_asked_for():
     x, edge_index = normal(NODES, 5, seed=1), edges_of(NODES, 80, seed=2)
     with pytest.raises(ValueError, match="perron_radius"):
         graph.IGNN(5, 4, normalize=None)
@@ -109,16 +109,16 @@ def test_the_bound_holds_from_the_start(kind, initial, radius):
         layer.reset_parameters()
 
 
-def test_the_bound_holds_after_every_step_of_an_optimiser() -> None:
+def test_the_bound_holds_after_every_step_of_an_optimiser():
     torch.manual_seed(0)
     model = graph.IGNNConfig(shape=(5,), classes=3, level="graph", hidden=(6, 6)).build().double()
     layers: Any = model.layers
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
 
-    def largest() -> float:
+    def largest():
         return max(float(each.recurrent.weight.detach().abs().sum(1).max()) for each in layers)
 
-    def step() -> None:
+    def step():
         optimizer.zero_grad()
         outwards = sum(each.recurrent.weight.sum() for each in layers)
         (model(uneven()).output.square().mean() - outwards).backward()
@@ -151,7 +151,7 @@ def test_constrain_reaches_every_layer_of_a_network(name):
     assert changed == {k for k in rest if "cell.linear" in k} and len(changed) == 3
 
 
-def test_evaluating_leaves_every_weight_as_it_is() -> None:
+def test_evaluating_leaves_every_weight_as_it_is():
     model = graph.IGNNConfig(shape=(5,), classes=3, level="graph", hidden=(6, 6)).build().double()
     with torch.no_grad():
         for p in model.parameters():

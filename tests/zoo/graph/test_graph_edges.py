@@ -5,7 +5,6 @@ import warnings
 import pytest
 import torch
 from drawn_graphs import CHAIN, NODES, TIGHT, draw, edges_of, normal, uneven
-from torch import Tensor
 
 from equilibria.zoo.graph import model as graph
 from equilibria.zoo.graph.model.edges import read_edges
@@ -13,7 +12,7 @@ from equilibria.zoo.graph.model.edges import read_edges
 # --- the product ----------------------------------------------------------------------------------
 
 
-def test_the_product_is_linear_under_every_transform() -> None:
+def test_the_product_is_linear_under_every_transform():
     x, edge_index = normal(7, 3, seed=1), edges_of(7, 20, seed=2)
     edges, _ = read_edges(x, edge_index)
     a = torch.zeros(7, 7, dtype=torch.float64)
@@ -33,11 +32,11 @@ def test_the_product_is_linear_in_the_weights_under_every_transform():
     edges, tracked = read_edges(x, edge_index, weight.requires_grad_())
     assert tracked is weight
 
-    def dense(w: Tensor) -> Tensor:
+    def dense(w):
         a = torch.zeros(len(x), len(x), dtype=torch.float64)
         return a.index_put((edge_index[1], edge_index[0]), w, accumulate=True)
 
-    def plain(z: Tensor, w: Tensor) -> Tensor:
+    def plain(z, w):
         return dense(w) @ z
 
     given, tangents = (x, weight.detach()), (x.sin(), weight.detach().cos())
@@ -76,7 +75,7 @@ def test_degrees_are_counted_exactly_where_features_are_narrow():
 # --- sparse matrices ------------------------------------------------------------------------------
 
 
-def test_a_sparse_adj_t_is_the_same_graph() -> None:
+def test_a_sparse_adj_t_is_the_same_graph():
     x, edge_index = normal(NODES, 5, seed=1), edges_of(NODES, 80, seed=2)
     weight = normal(edge_index.shape[1], seed=3).abs()
     layer = graph.IGNN(5, 8, **TIGHT).double()
@@ -138,29 +137,13 @@ X = torch.ones(4, 2)
         ((X, CHAIN.T), ValueError, "transpose it with edge_index.T"),
         ((X, CHAIN, torch.tensor([1.0, torch.nan, 1.0])), ValueError, "edge 1 has the weight nan"),
         ((X, CHAIN, torch.tensor([1.0, -2.0, 1.0])), ValueError, "edge 1 has the weight -2"),
-        (
-            (X, CHAIN, torch.ones(2)),
-            ValueError,
-            r"\(2,\): expected \(3,\), one for",
-        ),
+        ((X, CHAIN, torch.ones(2)), ValueError, r"\(2,\): expected \(3,\), one for"),
         ((torch.ones(0, 2), CHAIN), ValueError, r"x has the shape \(0, 2\)"),
         ((X.long(), CHAIN), TypeError, "floating-point features"),
         ((torch.ones(4, 3), CHAIN), ValueError, "expected 2 features per node, got 3"),
-        (
-            (X, CHAIN, None, torch.tensor([0, 1, 0, 1])),
-            ValueError,
-            "not sorted: node 2",
-        ),
-        (
-            (X, CHAIN, None, torch.tensor([0, 0, 2, 2])),
-            ValueError,
-            "graph 1 has no node",
-        ),
-        (
-            (X, CHAIN, None, torch.tensor([-1, 0, 0, 0])),
-            ValueError,
-            "batch has the graph -1",
-        ),
+        ((X, CHAIN, None, torch.tensor([0, 1, 0, 1])), ValueError, "not sorted: node 2"),
+        ((X, CHAIN, None, torch.tensor([0, 0, 2, 2])), ValueError, "graph 1 has no node"),
+        ((X, CHAIN, None, torch.tensor([-1, 0, 0, 0])), ValueError, "batch has the graph -1"),
         ((X, CHAIN, None, torch.tensor([0, 0, 1, 1])), ValueError, "node 1 of graph 0 and node 2"),
         ((X.tolist(), CHAIN), TypeError, "x: expected a tensor, got list"),
         ((X, CHAIN, [1.0, 1.0, 1.0]), TypeError, "edge_weight: expected a tensor, got list"),
@@ -174,6 +157,6 @@ X = torch.ones(4, 2)
     ],
 )
 @pytest.mark.parametrize("kind", [graph.IGNN, graph.GCN])
-def test_mistakes_are_named(kind: type, given: tuple, error: type, words: str) -> None:
+def test_mistakes_are_named(kind, given, error, words):
     with pytest.raises(error, match=words):
         kind(2, 3)(*given)

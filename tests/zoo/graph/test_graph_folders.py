@@ -2,8 +2,6 @@
 
 import json
 import zipfile
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +21,7 @@ TEXTS = {
 """A path of three nodes, one with an edge to itself and one edge twice; an edge; a single node."""
 
 
-def write(folder: Path, name: str = "MUTAG", **changes: str | None) -> Path:
+def write(folder, name="MUTAG", **changes):
     folder.mkdir(parents=True, exist_ok=True)
     for part, text in {**TEXTS, **changes}.items():
         if text is not None:
@@ -31,7 +29,7 @@ def write(folder: Path, name: str = "MUTAG", **changes: str | None) -> Path:
     return folder
 
 
-def test_texts_become_graphs(tmp_path: Path, cache: Path) -> None:
+def test_texts_become_graphs(tmp_path, cache):
     write(tmp_path / "tu" / "MUTAG")
     found = data.load("mutag", tmp_path, download=False)
     assert isinstance(found, GraphSet) and found.labels == ("-1", "1")
@@ -49,7 +47,7 @@ def test_texts_become_graphs(tmp_path: Path, cache: Path) -> None:
     assert more.checksum != found.checksum
 
 
-def test_the_archive_has_the_same_graphs(tmp_path: Path, cache: Path) -> None:
+def test_the_archive_has_the_same_graphs(tmp_path, cache):
     write(tmp_path / "tu" / "MUTAG")
     unpacked = data.load("mutag", tmp_path, download=False)
     with zipfile.ZipFile(tmp_path / "MUTAG.zip", "w") as archive:
@@ -60,7 +58,7 @@ def test_the_archive_has_the_same_graphs(tmp_path: Path, cache: Path) -> None:
     assert data.load("mutag", tmp_path, download=False).checksum == unpacked.checksum
 
 
-def test_a_folder_of_ones_own(tmp_path: Path) -> None:
+def test_a_folder_of_ones_own(tmp_path):
     found = data.load(str(write(tmp_path / "mine", "own")), kind=GraphSet)
     assert found.title == "mine" and found.features == 5  # three labels and two attributes
     assert data.load(str(tmp_path / "mine"), kind=GraphSet, attributes=False).features == 3
@@ -93,12 +91,12 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
         ({"node_attributes": "nan\n" * 6}, r"line 1 has \[nan\]: expected finite numbers"),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path: Path, changes: Any, match: str) -> None:
+def test_what_does_not_fit_is_named(tmp_path, changes, match):
     with pytest.raises(DataError, match=match):
         load_graphs(write(tmp_path / "MUTAG", **changes))
 
 
-def test_attributes_that_are_not_there(tmp_path: Path) -> None:
+def test_attributes_that_are_not_there(tmp_path):
     folder = write(tmp_path / "MUTAG", node_attributes=None)
     with pytest.raises(DataError, match=r"no MUTAG_node_attributes\.txt: set task.attributes"):
         load_graphs(folder, attributes=True)
@@ -131,19 +129,19 @@ def test_published_sets_have_their_sizes(real, name, graphs, nodes, edges, featu
 # --- arrays of one's own -------------------------------------------------------------------------
 
 
-def arrays(**changes: Any) -> dict[str, Any]:
+def arrays(**changes):
     """Ten nodes on a ring, whose classes alternate."""
     there = np.arange(10)
     base = {"x": np.eye(10), "edge_index": np.stack([there, (there + 1) % 10]), "y": there % 2}
     return {name: each for name, each in {**base, **changes}.items() if each is not None}
 
 
-def saved(tmp_path: Path, **changes: Any) -> Path:
+def saved(tmp_path, **changes):
     np.savez(path := tmp_path / "mine.npz", **arrays(**changes))
     return path
 
 
-def test_one_graph_of_ones_own(tmp_path: Path) -> None:
+def test_one_graph_of_ones_own(tmp_path):
     path = saved(tmp_path, edge_weight=np.linspace(0, 1, 10))
     found = data.load(str(path), kind=NodeSet)
     graph = found.graph
@@ -158,14 +156,14 @@ def test_one_graph_of_ones_own(tmp_path: Path) -> None:
     assert int(whole.test[0].masks["test"].sum()) == 10
 
 
-def test_masks_of_ones_own_may_leave_nodes_out(tmp_path: Path) -> None:
+def test_masks_of_ones_own_may_leave_nodes_out(tmp_path):
     train, test = np.arange(10) < 4, np.arange(10) > 6
     path = saved(tmp_path, y=np.where(train | test, np.arange(10) % 2, -1), train=train, test=test)
     found = load_nodes(path)
     assert not found.valid and found.graph.targets("train").tolist() == [0, 1, 0, 1] + [-1] * 6
 
 
-def test_several_labels_of_a_node(tmp_path: Path) -> None:
+def test_several_labels_of_a_node(tmp_path):
     found = load_nodes(saved(tmp_path, y=np.eye(10)[:, :3]))
     assert found.multilabel and found.labels == ("0", "1", "2")
     assert found.graph.y is not None and found.graph.y.dtype == torch.float32
@@ -199,12 +197,12 @@ TEN = np.ones(10, bool)
         ({"train": TEN[:4], "test": TEN}, r"the mask 'train' has the shape \(4,\)"),
     ],
 )
-def test_arrays_that_do_not_fit_are_named(tmp_path: Path, changes: Any, match: str) -> None:
+def test_arrays_that_do_not_fit_are_named(tmp_path, changes, match):
     with pytest.raises(DataError, match=match):
         load_nodes(saved(tmp_path, **changes))
 
 
-def test_many_graphs_in_one_file(tmp_path: Path) -> None:
+def test_many_graphs_in_one_file(tmp_path):
     owner = np.array([0, 0, 1, 1, 1, 2])
     edges = np.array([[2, 0, 3], [3, 1, 4]])
     many = {"x": np.eye(6), "edge_index": edges, "batch": owner, "y": np.array([0, 1, 1])}
@@ -217,10 +215,7 @@ def test_many_graphs_in_one_file(tmp_path: Path) -> None:
         ({"batch": owner[::-1]}, "batch is not sorted: node 1 is of graph 1 .* before of graph 2"),
         ({"batch": owner * 2}, "batch: graph 1 has no node"),
         ({"batch": owner[:3]}, r"batch has the shape \(3,\)"),
-        (
-            {"edge_index": edges * 0 + [[0], [5]]},
-            "node 0 of graph 0 and node 5 of graph 2",
-        ),
+        ({"edge_index": edges * 0 + [[0], [5]]}, "node 0 of graph 0 and node 5 of graph 2"),
         ({"y": np.eye(3)}, r"y in .* has the shape \(3, 3\)"),
         ({"y": np.array([0, 1, -1])}, "y has the class -1"),
     ):
@@ -229,7 +224,7 @@ def test_many_graphs_in_one_file(tmp_path: Path) -> None:
             load_graphs(path)
 
 
-def test_files_that_are_not_there(tmp_path: Path) -> None:
+def test_files_that_are_not_there(tmp_path):
     with pytest.raises(DataError, match=r"no file or folder .*nowhere.npz; expected FILE\.npz"):
         data.load(str(tmp_path / "nowhere.npz"), kind=NodeSet)
     with pytest.raises(DataError, match="is a folder: expected FILE"):
@@ -243,7 +238,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 # --- PPI -----------------------------------------------------------------------------------------
 
 
-def tissues(folder: Path, **changes: Any) -> None:
+def tissues(folder, **changes):
     """Tissues of two proteins each, joined to each other."""
     for split, count in ppi.GRAPHS.items():
         nodes = 2 * count
@@ -259,7 +254,7 @@ def tissues(folder: Path, **changes: Any) -> None:
         (folder / f"{split}_graph.json").write_text(json.dumps({"links": links}))
 
 
-def test_tissues_are_graphs_whose_proteins_have_functions(tmp_path: Path, cache: Path) -> None:
+def test_tissues_are_graphs_whose_proteins_have_functions(tmp_path, cache):
     folder = tmp_path / "ppi"
     folder.mkdir()
     tissues(folder)
@@ -283,7 +278,7 @@ def test_tissues_are_graphs_whose_proteins_have_functions(tmp_path: Path, cache:
         data.load("ppi", tmp_path, download=False)
 
 
-def test_other_tissues_are_refused(tmp_path: Path, cache: Path) -> None:
+def test_other_tissues_are_refused(tmp_path, cache):
     (tmp_path / "ppi").mkdir()
     for changes, match in (
         ({"graph_id": np.zeros(40)}, r"arrays of shapes|tissues, expected 20"),

@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 from drawn_graphs import CHAIN, NODES, TIGHT, alone, draw, edges_of, normal, uneven
-from torch import Tensor
 
 import equilibria as eq
 from equilibria.run import models
@@ -18,7 +17,7 @@ CONVERGED = eq.Status.CONVERGED
 # --- values ---------------------------------------------------------------------------------------
 
 
-def dense(layer: graph.IGNN, x: Tensor, edge_index: Tensor, weight: Tensor | None = None) -> Tensor:
+def dense(layer, x, edge_index, weight=None):
     """The matrix A^T that the layer multiplies by."""
     edges = layer.operands(x, edge_index, weight)[1].value
     a = torch.zeros(edges.nodes, edges.nodes, dtype=torch.float64)
@@ -26,7 +25,7 @@ def dense(layer: graph.IGNN, x: Tensor, edge_index: Tensor, weight: Tensor | Non
 
 
 @pytest.mark.parametrize("normalize", ["sym", "row"])
-def test_a_graph_of_30_nodes_equals_the_dense_solution(normalize: str) -> None:
+def test_a_graph_of_30_nodes_equals_the_dense_solution(normalize):
     torch.manual_seed(0)
     x, edge_index = normal(NODES, 5, seed=1), edges_of(NODES, 80, seed=2)
     layer = graph.IGNN(5, 8, normalize=normalize, initial="uniform", **TIGHT).double()
@@ -38,7 +37,7 @@ def test_a_graph_of_30_nodes_equals_the_dense_solution(normalize: str) -> None:
     torch.testing.assert_close(layer(x, edge_index), z, rtol=0, atol=1e-8)
 
 
-def test_a_linear_equilibrium_equals_the_dense_solution() -> None:
+def test_a_linear_equilibrium_equals_the_dense_solution():
     torch.manual_seed(0)
     x, edge_index = normal(NODES, 4, seed=1), edges_of(NODES, 80, seed=2)
     layer = graph.EIGNN(4, 4, **TIGHT).double()
@@ -54,7 +53,7 @@ def test_a_linear_equilibrium_equals_the_dense_solution() -> None:
 
 
 @pytest.mark.parametrize("flow", ["source_to_target", "target_to_source"])
-def test_messages_go_with_the_flow(flow: str) -> None:
+def test_messages_go_with_the_flow(flow):
     """0 -> 1 -> 2, and only node 0 has something to say."""
     x = torch.tensor([[1.0], [0.0], [0.0]], dtype=torch.float64)
     chain = torch.tensor([[0, 1], [1, 2]])
@@ -69,7 +68,7 @@ def test_messages_go_with_the_flow(flow: str) -> None:
     assert back[1] == back[2] == 0.0
 
 
-def test_the_closed_form_is_the_iterated_one_with_its_gradients() -> None:
+def test_the_closed_form_is_the_iterated_one_with_its_gradients():
     torch.manual_seed(0)
     x = normal(20, 3, seed=1)
     edge_index = edges_of(20, 40, seed=2, undirected=True)
@@ -88,7 +87,7 @@ def test_the_closed_form_is_the_iterated_one_with_its_gradients() -> None:
         torch.testing.assert_close(one, two, rtol=1e-7, atol=1e-8)
 
 
-def test_the_closed_form_is_refused_where_there_is_none() -> None:
+def test_the_closed_form_is_refused_where_there_is_none():
     layer = graph.EIGNN(2, 2, form="closed").double()
     with pytest.raises(ValueError, match="directed"):
         layer(normal(3, 2, seed=1), torch.tensor([[0, 1], [1, 2]]))
@@ -96,7 +95,7 @@ def test_the_closed_form_is_refused_where_there_is_none() -> None:
         layer(torch.zeros(5001, 2, dtype=torch.float64), torch.tensor([[0, 1], [1, 0]]))
 
 
-def test_what_mixes_the_features_is_of_length_one() -> None:
+def test_what_mixes_the_features_is_of_length_one():
     """g(F) = F^T F / (||F^T F||_F + 1e-12): of zero it is zero."""
     cell = graph.EIGNN(4, 4).double().cell
     square = cell.factor.T @ cell.factor
@@ -106,7 +105,7 @@ def test_what_mixes_the_features_is_of_length_one() -> None:
     assert not bool(cell.mixer.any())
 
 
-def test_a_self_loop_that_is_given_makes_way_for_the_layers_own() -> None:
+def test_a_self_loop_that_is_given_makes_way_for_the_layers_own():
     x, weight = normal(4, 2, seed=1), torch.tensor([1.0, 2.0, 3.0, 9.0], dtype=torch.float64)
     with_loop = torch.cat([CHAIN, torch.tensor([[1], [1]])], 1)
     layer = graph.IGNN(2, 3).double()
@@ -118,7 +117,7 @@ def test_a_self_loop_that_is_given_makes_way_for_the_layers_own() -> None:
     assert not torch.allclose(kept(x, with_loop, weight), kept(x, CHAIN, weight[:3]))
 
 
-def test_several_scales_are_several_equilibria() -> None:
+def test_several_scales_are_several_equilibria():
     x, edge_index = normal(NODES, 5, seed=1), edges_of(NODES, 80, seed=2)
     layer = graph.MGNNI(5, 6, scales=(1, 3), **TIGHT).double()
     one, three = layer.solve(x, edge_index)
@@ -137,8 +136,7 @@ def test_several_scales_are_several_equilibria() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hidden"),
-    [("ignn", (6, 4, 6)), ("eignn", (6, 4)), ("mgnni", (6,)), ("mgnni", (4, 6))],
+    ("name", "hidden"), [("ignn", (6, 4, 6)), ("eignn", (6, 4)), ("mgnni", (6,)), ("mgnni", (4, 6))]
 )
 def test_batch_mates_change_neither_answers_nor_solves_nor_gradients(name, hidden):
     torch.manual_seed(0)
@@ -171,7 +169,7 @@ def test_the_graphs_of_a_batch_differ_in_how_long_they_take():
     assert evals.shape == (3,) and len(set(evals.tolist())) > 1
 
 
-def test_isolated_nodes_and_graphs_without_edges() -> None:
+def test_isolated_nodes_and_graphs_without_edges():
     none = torch.empty(2, 0, dtype=torch.int64)
     for options in ({}, {"self_loops": False}, {"normalize": "row", "self_loops": False}):
         layer = graph.IGNN(3, 4, **options)
@@ -199,7 +197,7 @@ def test_isolated_nodes_hear_nobody(kind):
 # --- gradients and precision ----------------------------------------------------------------------
 
 
-def test_gradients_are_right_to_second_order_also_of_edge_weights() -> None:
+def test_gradients_are_right_to_second_order_also_of_edge_weights():
     x, edge_index = normal(6, 2, seed=1).requires_grad_(), edges_of(6, 12, seed=2)
     weight = (normal(edge_index.shape[1], seed=3).abs() + 0.1).requires_grad_()
     adjoint = eq.Implicit(linear=eq.GMRES(rtol=1e-13))
@@ -207,7 +205,7 @@ def test_gradients_are_right_to_second_order_also_of_edge_weights() -> None:
     layer = graph.IGNN(2, 2, activation="tanh", layer=options).double()
     for given in ((x,), (x, weight)):
 
-        def f(*inputs: Tensor) -> Tensor:
+        def f(*inputs):
             return layer(inputs[0], edge_index, *inputs[1:])
 
         assert torch.autograd.gradcheck(f, given, atol=1e-5, fast_mode=True)
@@ -225,7 +223,7 @@ def test_gradients_of_features_and_edge_weights(kind):
     x = torch.randn(4, 2, generator=draw(0), dtype=torch.float64, requires_grad=True)
     weight = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64, requires_grad=True)
 
-    def f(x: Tensor, weight: Tensor) -> Tensor:
+    def f(x, weight):
         return layer(x, CHAIN, weight)
 
     assert torch.autograd.gradcheck(f, (x, weight), atol=1e-5, fast_mode=True)
@@ -265,7 +263,7 @@ def test_the_interface_of_pyg(kind):
     torch.testing.assert_close(twin(x, CHAIN), plain)
 
 
-def test_weights_are_drawn_anew() -> None:
+def test_weights_are_drawn_anew():
     torch.manual_seed(0)
     x, edge_index = torch.rand(6, 5), edges_of(6, 12, seed=1)
     for kind in (graph.IGNN, graph.EIGNN, graph.MGNNI, graph.GCN, graph.FiniteIGNN):
@@ -286,6 +284,6 @@ def test_weights_are_drawn_anew() -> None:
         {"normalize": 1},
     ],
 )
-def test_impossible_options(options: dict) -> None:
+def test_impossible_options(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         graph.IGNN(2, 3, **options)

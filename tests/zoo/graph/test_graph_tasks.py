@@ -1,7 +1,6 @@
 """Tasks on graphs: who trains and who tests, what a batch counts, and all commands."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ __all__ = ["tiny"]
 SOLVER = {"name": "Anderson", "rtol": 1e-3, "max_evals": 40}
 
 
-def recipe(task: dict[str, Any], **more: Any) -> dict[str, Any]:
+def recipe(task, **more):
     return {
         "task": task,
         "model": {"name": "tiny-graph"},
@@ -49,7 +48,7 @@ def recipe(task: dict[str, Any], **more: Any) -> dict[str, Any]:
     }
 
 
-def run_of(folder: Path, tree: dict[str, Any]) -> Path:
+def run_of(folder, tree):
     (folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
     assert main(["train", str(folder / "recipe.yaml"), "--out", str(folder / "run")]) == 0
     return folder / "run"
@@ -59,7 +58,7 @@ def run_of(folder: Path, tree: dict[str, Any]) -> Path:
 
 
 @pytest.mark.usefixtures("unsaved")
-def test_all_commands_on_the_nodes_of_a_graph(tiny: None, tmp_path: Path, capsys: Any) -> None:
+def test_all_commands_on_the_nodes_of_a_graph(tiny, tmp_path, capsys):
     two_rings(tmp_path / "rings.npz")
     tree = recipe({"name": "node_classification", "data": None, "normalize": False})
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
@@ -94,7 +93,7 @@ def test_all_commands_on_the_nodes_of_a_graph(tiny: None, tmp_path: Path, capsys
     assert "wide has nodes with 6 features, and the run's data with 3" in capsys.readouterr().err
 
 
-def test_a_file_in_this_folder_is_no_name(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_file_in_this_folder_is_no_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     two_rings(tmp_path / "rings.npz")
     task = NodeClassification(data=None).at("rings.npz")
@@ -107,11 +106,11 @@ def test_a_file_in_this_folder_is_no_name(tmp_path: Path, monkeypatch: Any) -> N
         Chains().at("rings.npz")
 
 
-def node_task(tmp_path: Path, **options: Any) -> NodeTask:
+def node_task(tmp_path, **options):
     return NodeClassification(data=str(two_rings(tmp_path / "g.npz")), **options).load()
 
 
-def test_nodes_are_asked_in_their_split_alone(tmp_path: Path) -> None:
+def test_nodes_are_asked_in_their_split_alone(tmp_path):
     task = node_task(tmp_path, normalize=False)
     assert task.splits == ("train", "valid", "test")
     assert (task.eval_split, task.unit) == ("valid", "nodes")
@@ -136,7 +135,7 @@ def test_nodes_are_asked_in_their_split_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["below zero", "counts", "fractions"])
-def test_features_are_left_as_they_are_where_one_is_below_zero(kind: str, tmp_path: Path) -> None:
+def test_features_are_left_as_they_are_where_one_is_below_zero(kind, tmp_path):
     draw = np.random.default_rng(0)
     x = {
         "below zero": draw.normal(size=(60, 3)),
@@ -157,12 +156,12 @@ def test_features_are_left_as_they_are_where_one_is_below_zero(kind: str, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["nodes", "graphs"])
-def test_the_recipes_for_ones_own_graphs_ask_for_them(name: str, tmp_path: Path, capsys: Any):
+def test_the_recipes_for_ones_own_graphs_ask_for_them(name, tmp_path, capsys):
     assert main(["train", name, "--out", str(tmp_path / "run")]) == 1
     assert "--data FILE.npz" in capsys.readouterr().err
 
 
-def test_features_are_normalised_or_refused(tmp_path: Path) -> None:
+def test_features_are_normalised_or_refused(tmp_path):
     with pytest.raises(
         ValueError, match=r"negative features cannot be normalised .*; set task\.normalize to null"
     ):
@@ -174,7 +173,7 @@ def test_features_are_normalised_or_refused(tmp_path: Path) -> None:
     assert task.samples["train"].graphs[0] is task.samples["test"].graphs[0]  # type: ignore
 
 
-def test_another_division_of_the_nodes(tmp_path: Path) -> None:
+def test_another_division_of_the_nodes(tmp_path):
     given, drawn, same = (node_task(tmp_path, normalize=False, split=s) for s in (None, 3, 3))
     for split, count in (("train", 18), ("valid", 6), ("test", 6)):
         one, two, three = (task.sample(split, 1).targets for task in (given, drawn, same))
@@ -186,7 +185,7 @@ def test_another_division_of_the_nodes(tmp_path: Path) -> None:
         NodeClassification(split=-1)
 
 
-def test_several_labels_are_judged_by_micro_f1() -> None:
+def test_several_labels_are_judged_by_micro_f1():
     y = torch.tensor([[1.0, 0, 1], [0, 0, 0], [1, 1, 0]])
     graph = Graph(torch.eye(3), torch.tensor([[0, 1], [1, 2]]), y=y)
     parts = {"train": (graph, graph), "valid": (graph,), "test": (graph,)}
@@ -213,7 +212,7 @@ def test_several_labels_are_judged_by_micro_f1() -> None:
         NodeTask(found, split=0)
 
 
-def test_chains_are_a_task() -> None:
+def test_chains_are_a_task():
     task = Chains(length=20, classes=3, chains=5, directed=False).load()
     assert task.source == "undirected chains of length 20, 3 classes"
     assert int((task.sample("train", 1).targets >= 0).sum()) == 15
@@ -224,7 +223,7 @@ def test_chains_are_a_task() -> None:
 # --- whole graphs --------------------------------------------------------------------------------
 
 
-def test_all_commands_on_whole_graphs(tiny: None, tmp_path: Path, capsys: Any) -> None:
+def test_all_commands_on_whole_graphs(tiny, tmp_path, capsys):
     folder = write_molecules(tmp_path / "mine")
     task = {"name": "graph_classification", "data": str(folder), "folds": 5, "fold": 1}
     run = run_of(tmp_path, recipe(task, batch_size=16, accumulate=2, epochs=4, epoch_steps=None))
@@ -244,9 +243,7 @@ def test_all_commands_on_whole_graphs(tiny: None, tmp_path: Path, capsys: Any) -
     assert json.loads(written.read_text())["graphs"] == 10
 
 
-def test_gradients_of_whole_graphs_by_one_layer_or_more(
-    tmp_path: Path, monkeypatch: Any, capsys: Any
-) -> None:
+def test_gradients_of_whole_graphs_by_one_layer_or_more(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(memory, "DEPTHS", (2,))
     monkeypatch.setattr(comparison, "SETTINGS", ((2, 1.0),))
     monkeypatch.setattr(comparison, "peak_bytes", lambda step, device: 0)
@@ -270,7 +267,7 @@ def test_gradients_of_whole_graphs_by_one_layer_or_more(
             assert not (run / "gradients.json").exists()
 
 
-def test_each_graph_tests_once_and_never_chooses(tmp_path: Path) -> None:
+def test_each_graph_tests_once_and_never_chooses(tmp_path):
     folder = write_molecules(tmp_path / "mine", count=61)
     owner = (folder / "mine_graph_indicator.txt").read_text()
     (folder / "mine_node_attributes.txt").write_text(owner)  # an attribute that tells the graph
@@ -288,7 +285,7 @@ def test_each_graph_tests_once_and_never_chooses(tmp_path: Path) -> None:
     assert sorted(tested) == [*range(1, 62)]
 
 
-def test_folds_have_each_class_alike() -> None:
+def test_folds_have_each_class_alike():
     targets = torch.tensor([0] * 365 + [1] * 102)
     fold = selection.assign_folds(targets, ("a", "b"), 10, 0)
     assert sorted(fold.bincount().tolist()) == [46] * 3 + [47] * 7
@@ -307,12 +304,12 @@ def test_folds_have_each_class_alike() -> None:
         ({"valid": 1.0}, r"valid must lie in \(0, 1\)"),
     ],
 )
-def test_impossible_folds_are_refused(options: dict[str, Any], match: str) -> None:
+def test_impossible_folds_are_refused(options, match):
     with pytest.raises(ValueError, match=match):
         GraphClassification(**options)
 
 
-def test_other_classes_are_refused(tiny: None, tmp_path: Path) -> None:
+def test_other_classes_are_refused(tiny, tmp_path):
     folder = write_molecules(tmp_path / "mine")
     GraphClassification(data=str(folder)).load().save(tmp_path)
     labels = folder / "mine_graph_labels.txt"
@@ -325,7 +322,7 @@ def test_other_classes_are_refused(tiny: None, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nodes", "graphs"])
-def test_memory_export_and_ensembles(tiny: None, tmp_path: Path, kind: str, capsys: Any) -> None:
+def test_memory_export_and_ensembles(tiny, tmp_path, kind, capsys):
     own: dict[str, Any] = {"name": "graph_classification", "data": str(tmp_path / "mine")}
     if kind == "nodes":
         path = str(two_rings(tmp_path / "mine.npz"))
@@ -349,7 +346,7 @@ def test_memory_export_and_ensembles(tiny: None, tmp_path: Path, kind: str, caps
 # --- what both have in common --------------------------------------------------------------------
 
 
-def test_a_model_takes_its_sizes_from_the_data(tmp_path: Path) -> None:
+def test_a_model_takes_its_sizes_from_the_data(tmp_path):
     task = node_task(tmp_path, normalize=False)
     config = task.complete(GraphConfig())
     assert isinstance(config, GraphConfig)
@@ -362,13 +359,13 @@ def test_a_model_takes_its_sizes_from_the_data(tmp_path: Path) -> None:
         task.complete(DenseConfig())
 
 
-def trainer_of(tmp_path: Path, tree: dict[str, Any]) -> Trainer:
+def trainer_of(tmp_path, tree):
     (tmp_path / "r.yaml").write_text(yaml.safe_dump(tree))
     chosen = recipes.load(str(tmp_path / "r.yaml"))
     return Trainer(chosen, chosen.task.load(), Accelerator(cpu=True))
 
 
-def test_parts_of_a_batch_add_up_to_its_gradient(tiny: None, tmp_path: Path) -> None:
+def test_parts_of_a_batch_add_up_to_its_gradient(tiny, tmp_path):
     task = {"name": "graph_classification", "data": str(write_molecules(tmp_path / "mine"))}
     exact = {"solver": {**SOLVER, "rtol": 1e-6, "max_evals": 100}, "batch_size": 24}
     exact["optimizer"] = {"name": "SGD", "lr": 1.0}
@@ -381,7 +378,7 @@ def test_parts_of_a_batch_add_up_to_its_gradient(tiny: None, tmp_path: Path) -> 
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
-def test_one_graph_is_not_divided(tiny: None, tmp_path: Path) -> None:
+def test_one_graph_is_not_divided(tiny, tmp_path):
     path = str(two_rings(tmp_path / "g.npz"))
     task = {"name": "node_classification", "data": path, "normalize": False}
     with pytest.raises(TrainingError, match="accumulate is 2, more than the 1 rows of a batch"):
@@ -392,7 +389,7 @@ def test_one_graph_is_not_divided(tiny: None, tmp_path: Path) -> None:
     assert len([*trainer.task.batches("test", 4, Part(1, 2))]) == 0  # the other process has it
 
 
-def test_processes_share_the_graphs_of_a_batch(tmp_path: Path) -> None:
+def test_processes_share_the_graphs_of_a_batch(tmp_path):
     task = GraphClassification(data=str(write_molecules(tmp_path / "mine")), valid=None).load()
     feed = task.feed(10, 0)
     whole, *parts = (feed.batch(3, part) for part in (Part(), Part(0, 2), Part(1, 2)))

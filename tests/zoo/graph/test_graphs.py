@@ -12,7 +12,7 @@ PATH = torch.tensor([[0, 1], [1, 2]])
 """0 -> 1 -> 2."""
 
 
-def test_a_graph_may_have_nodes_without_edges() -> None:
+def test_a_graph_may_have_nodes_without_edges():
     graph = Graph(X, torch.empty(2, 0, dtype=torch.int64), y=torch.tensor([0, -1, 1]))
     assert (graph.nodes, graph.edges, graph.directed) == (3, 0, False)
     assert Graph(X, PATH).directed and not Graph(X, add_reverse(PATH, 3)).directed
@@ -44,12 +44,12 @@ def test_a_graph_may_have_nodes_without_edges() -> None:
         ({"masks": {"train": torch.ones(3).bool()}}, ValueError, "no y of each node"),
     ],
 )
-def test_bad_input_is_named(changes, error, match) -> None:
+def test_bad_input_is_named(changes, error, match):
     with pytest.raises(error, match=match):
         Graph(**{"x": X, "edge_index": PATH, **changes})
 
 
-def test_a_node_in_a_mask_has_a_class() -> None:
+def test_a_node_in_a_mask_has_a_class():
     y, mask = torch.tensor([0, -1, 1]), torch.tensor([True, False, True])
     graph = Graph(X, PATH, y=y, masks={"train": mask})
     assert graph.targets("train").tolist() == [0, -1, 1]
@@ -62,14 +62,14 @@ def test_a_node_in_a_mask_has_a_class() -> None:
             Graph(X, PATH, y=y, masks=wrong)
 
 
-def test_features_add_up_to_one_and_zeros_stay() -> None:
+def test_features_add_up_to_one_and_zeros_stay():
     x = torch.tensor([[1.0, 3.0], [0.0, 0.0], [2.0, 0.0]])
     assert normalize_features(Graph(x, PATH)).x.tolist() == [[0.25, 0.75], [0.0, 0.0], [1.0, 0.0]]
     with pytest.raises(ValueError, match="negative"):
         normalize_features(Graph(-x, PATH))
 
 
-def test_graphs_side_by_side_keep_their_edges() -> None:
+def test_graphs_side_by_side_keep_their_edges():
     one = Graph(X, PATH, y=torch.tensor(1))
     two = Graph(2 * X[:2], torch.tensor([[1], [0]]), torch.tensor([0.5]), torch.tensor(0))
     x, edge_index, weight, batch = join_graphs([one, two, one])
@@ -87,7 +87,7 @@ def test_graphs_side_by_side_keep_their_edges() -> None:
 # --- chains --------------------------------------------------------------------------------------
 
 
-def test_only_the_first_node_of_a_chain_knows_its_class() -> None:
+def test_only_the_first_node_of_a_chain_knows_its_class():
     graph = chains(10, classes=3, chains=4, features=5)
     assert (graph.nodes, graph.edges, graph.directed) == (120, 3 * 4 * 9, True)
     first = torch.arange(120) % 10 == 0
@@ -100,7 +100,7 @@ def test_only_the_first_node_of_a_chain_knows_its_class() -> None:
     assert bool((sum(mask.long() for mask in graph.masks.values()) == 1).all())
 
 
-def test_chains_of_a_seed_are_the_same_and_both_ways_if_add_reverse() -> None:
+def test_chains_of_a_seed_are_the_same_and_both_ways_if_add_reverse():
     one, same, other = (chains(20, seed=seed, directed=False) for seed in (0, 0, 1))
     assert one.masks is not None and same.masks is not None and other.masks is not None
     assert torch.equal(one.masks["train"], same.masks["train"])
@@ -121,12 +121,12 @@ def test_chains_of_a_seed_are_the_same_and_both_ways_if_add_reverse() -> None:
         ({"length": 2, "chains": 1}, "at least one node"),
     ],
 )
-def test_impossible_chains_are_refused(options, match) -> None:
+def test_impossible_chains_are_refused(options, match):
     with pytest.raises(ValueError, match=match):
         chains(**{"length": 10, **options})
 
 
-def test_chains_are_a_data_set_by_name() -> None:
+def test_chains_are_a_data_set_by_name():
     found = data.load("chains", length=10, directed=False, seed=3)
     assert isinstance(found, NodeSet) and found.title == "undirected chains of length 10, 2 classes"
     assert found.checksum == data.load("chains", length=10, directed=False, seed=3).checksum

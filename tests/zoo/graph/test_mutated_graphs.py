@@ -1,9 +1,6 @@
 """Damaged graphs: read as a reference reads them, or refused with a DataError."""
 
-from __future__ import annotations
-
 import warnings
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,7 +14,7 @@ from packed import PARTS
 @FUZZ
 @given(content=mutated(*(each.encode() for each in PARTS.values())))
 @pytest.mark.parametrize("part", PARTS)
-def test_graphs(root: Path, part: str, content: bytes) -> None:
+def test_graphs(root, part, content):
     for name, each in PARTS.items():
         put(root / f"X_{name}.txt", content if name == part else each.encode())
     with bounded(len(content)), warnings.catch_warnings():

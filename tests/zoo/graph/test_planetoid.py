@@ -14,15 +14,15 @@ from equilibria.zoo.graph.data.graph import Graph
 from equilibria.zoo.graph.data.sets import NodeSet
 
 
-def four(number: int) -> bytes:
+def four(number):
     return b"J" + number.to_bytes(4, "little")
 
 
-def text(value: str) -> bytes:
+def text(value):
     return b"U" + bytes([len(value)]) + value.encode()
 
 
-def array(values: np.ndarray, kind: str) -> bytes:
+def array(values, kind):
     """An array as Python 2 pickled it, its bytes as a string."""
     raw = values.astype(f"<{kind}").tobytes()
     return (
@@ -37,7 +37,7 @@ def array(values: np.ndarray, kind: str) -> bytes:
     )
 
 
-def compressed(dense: np.ndarray) -> bytes:
+def compressed(dense):
     """A sparse matrix as Python 2 pickled it."""
     rows, columns = np.nonzero(dense)
     counts = np.bincount(rows, minlength=len(dense))
@@ -50,18 +50,18 @@ def compressed(dense: np.ndarray) -> bytes:
     return b"cscipy.sparse.csr\ncsr_matrix\n)\x81}(" + b"".join(parts) + b"ub"
 
 
-def lists(rows: dict[int, list[int]]) -> bytes:
+def lists(rows):
     items = (four(key) + b"](" + b"".join(map(four, row)) + b"e" for key, row in rows.items())
     return b"ccollections\ndefaultdict\nc__builtin__\nlist\n\x85R(" + b"".join(items) + b"u"
 
 
-def written(path: Path, content: bytes) -> Path:
+def written(path, content):
     path.write_bytes(b"\x80\x02" + content + b".")
     return path
 
 
 @pytest.fixture
-def citeseer(tmp_path: Path, cache: Path) -> Path:
+def citeseer(tmp_path, cache):
     """Eight files: 2 nodes train, 500 follow, 3 test; 503 is on no line, and nobody cites it."""
     allx, ally = np.eye(502, 4), np.eye(6)[np.arange(502) % 6]
     tx, ty = np.array([[0, 0, 0, 5], [0, 2, 0, 0], [0, 0, 0, 0]]), np.eye(6)[[3, 1, 2]]
@@ -80,7 +80,7 @@ def citeseer(tmp_path: Path, cache: Path) -> Path:
     return folder
 
 
-def test_test_nodes_have_the_numbers_of_their_lines(citeseer: Path) -> None:
+def test_test_nodes_have_the_numbers_of_their_lines(citeseer):
     found = data.load("citeseer", citeseer.parent, download=False)
     assert isinstance(found, NodeSet) and found.title == "Citeseer" and len(found.labels) == 6
     graph = found.graph
@@ -94,7 +94,7 @@ def test_test_nodes_have_the_numbers_of_their_lines(citeseer: Path) -> None:
     assert graph.edge_index.T.tolist() == [[0, 1], [0, 505], [1, 0], [1, 2], [2, 1], [505, 0]]
 
 
-def test_arrays_are_read_where_there_are_no_pickles(citeseer: Path) -> None:
+def test_arrays_are_read_where_there_are_no_pickles(citeseer):
     pickled = data.load("citeseer", citeseer.parent, download=False)
     graph: Graph = pickled.graph
     assert graph.y is not None and graph.masks is not None
@@ -132,7 +132,7 @@ def test_arrays_are_read_where_there_are_no_pickles(citeseer: Path) -> None:
         ("allx", array(np.ones((2, 2)), "i4")[:-9], r"ind\.citeseer\.allx is damaged"),
     ],
 )
-def test_damage_is_named(citeseer: Path, part: str, content: bytes, match: str) -> None:
+def test_damage_is_named(citeseer, part, content, match):
     written(citeseer / f"ind.citeseer.{part}", content)
     with pytest.raises(DataError, match=match):
         data.load("citeseer", citeseer.parent, download=False)
@@ -141,14 +141,14 @@ def test_damage_is_named(citeseer: Path, part: str, content: bytes, match: str) 
 class Evil:
     """Would leave a file if it were restored."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = path
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def __reduce__(self):
         return Path.touch, (self.path,)
 
 
-def test_nothing_that_a_pickle_names_is_run(tmp_path: Path) -> None:
+def test_nothing_that_a_pickle_names_is_run(tmp_path):
     path = tmp_path / "ind.cora.x"
     for protocol in (2, 4):
         path.write_bytes(pickle.dumps(Evil(tmp_path / "evil"), protocol))
@@ -170,13 +170,13 @@ def test_nothing_that_a_pickle_names_is_run(tmp_path: Path) -> None:
         (b"K\x01", "a int"),
     ],
 )
-def test_what_is_no_array_is_refused(tmp_path: Path, content: bytes, match: str) -> None:
+def test_what_is_no_array_is_refused(tmp_path, content, match):
     with pytest.raises(DataError, match=match):
         pickles.read(written(tmp_path / "file", content))
 
 
 @pytest.mark.data
-def test_cora_is_as_published(real: Path) -> None:
+def test_cora_is_as_published(real):
     if not (real / "planetoid").is_dir():
         pytest.skip("Planetoid is not in EQUILIBRIA_DATA")
     found = data.load("cora", download=False)

@@ -1,11 +1,8 @@
 """Graphs of unlike makes: read right, or refused by name; none is wrong in silence."""
 
-from __future__ import annotations
-
 import itertools
 import zipfile
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,7 +37,7 @@ ODD = {
 
 
 @pytest.mark.parametrize(("part", "change"), list(itertools.product([*PARTS, "all"], CHANGES)))
-def test_every_make_of_graph(tmp_path: Path, part: str, change: str) -> None:
+def test_every_make_of_graph(tmp_path, part, change):
     for name, content in PARTS.items():
         changed = CHANGES[change](content) if part in (name, "all") else content
         (tmp_path / f"X_{name}.txt").write_bytes(changed.encode())
@@ -51,7 +48,7 @@ def test_every_make_of_graph(tmp_path: Path, part: str, change: str) -> None:
 
 
 @pytest.mark.parametrize(("part", "odd"), list(itertools.product(PARTS, ODD)))
-def test_graphs_that_do_not_fit(tmp_path: Path, part: str, odd: str) -> None:
+def test_graphs_that_do_not_fit(tmp_path, part, odd):
     change, message = ODD[odd]
     for name, content in PARTS.items():
         changed = change(content) if part == name else content
@@ -65,7 +62,7 @@ def test_graphs_that_do_not_fit(tmp_path: Path, part: str, odd: str) -> None:
         assert (part, odd) == ("A", "one line less") and found.graphs[1].edges == 1
 
 
-def test_edges_are_repeated_or_lead_back(tmp_path: Path) -> None:
+def test_edges_are_repeated_or_lead_back(tmp_path):
     for name, content in PARTS.items():
         (tmp_path / f"X_{name}.txt").write_text(content + "1, 1\n1, 2\n" * (name == "A"))
     with pytest.warns(UserWarning, match="X_A.txt in .* has 2 edges that are repeated or join"):
@@ -80,7 +77,7 @@ def test_edges_are_repeated_or_lead_back(tmp_path: Path) -> None:
         assert load_nodes(tmp_path / "a.npz").train[0].y.dtype == torch.int64
 
 
-def test_features_that_float32_cannot_tell_apart(tmp_path: Path) -> None:
+def test_features_that_float32_cannot_tell_apart(tmp_path):
     x = 1.7e9 + np.arange(6.0)[:, None]
     edges = np.zeros((2, 0), np.int64)
     np.savez(tmp_path / "a.npz", x=x, edge_index=edges, y=np.arange(6) % 2)
@@ -88,11 +85,11 @@ def test_features_that_float32_cannot_tell_apart(tmp_path: Path) -> None:
         load_nodes(tmp_path / "a.npz")
 
 
-def flipped(content: bytes, place: int) -> bytes:
+def flipped(content, place):
     return content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :]
 
 
-def encrypted() -> bytes:
+def encrypted():
     content = bytearray(zipped())
     for signature, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
         place = -1
@@ -118,7 +115,7 @@ ZIPS: dict[str, tuple[Callable[[], bytes], str | None]] = {
 
 
 @pytest.mark.parametrize("make", ZIPS)
-def test_every_make_of_zip(tmp_path: Path, cache: Path, make: str) -> None:
+def test_every_make_of_zip(tmp_path, cache, make):
     from equilibria.run import data
 
     content, message = ZIPS[make]

@@ -2,7 +2,6 @@
 
 import struct
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ trimesh = pytest.importorskip("trimesh", reason="trimesh is not installed")
 pytest.importorskip("skimage", reason="scikit-image is not installed")
 
 
-def torus(around: int = 48, across: int = 24, radius: float = 0.7, tube: float = 0.3) -> Mesh:
+def torus(around=48, across=24, radius=0.7, tube=0.3):
     """A torus around the last axis, of triangles that look outwards."""
     u, v = np.meshgrid(np.arange(around), np.arange(across), indexing="ij")
     a, b = 2 * np.pi * u / around, 2 * np.pi * v / across
@@ -32,25 +31,25 @@ def torus(around: int = 48, across: int = 24, radius: float = 0.7, tube: float =
     return Mesh(vertices, np.concatenate([one.reshape(-1, 3), other.reshape(-1, 3)]))
 
 
-def cube() -> Mesh:
+def cube():
     box = trimesh.creation.box()
     return Mesh(np.array(box.vertices), np.array(box.faces))
 
 
-def obj(mesh: Mesh) -> bytes:
+def obj(mesh):
     vertices = "".join(f"v {x!r} {y!r} {z!r}\n" for x, y, z in mesh.vertices.tolist())
     return (
         vertices + "".join(f"f {a} {b} {c}\n" for a, b, c in (mesh.faces + 1).tolist())
     ).encode()
 
 
-def stl(mesh: Mesh) -> bytes:
+def stl(mesh):
     corners = mesh.vertices[mesh.faces].astype("<f4")
     parts = [bytes(12) + each.tobytes() + bytes(2) for each in corners]
     return bytes(80) + struct.pack("<I", len(parts)) + b"".join(parts)
 
 
-def volume(mesh: Mesh) -> float:
+def volume(mesh):
     """Positive where triangles look outwards."""
     a, b, c = mesh.vertices[mesh.faces].transpose(1, 0, 2)
     return float((a * np.cross(b, c)).sum() / 6)
@@ -60,9 +59,7 @@ def volume(mesh: Mesh) -> float:
 
 
 @pytest.mark.parametrize(("ending", "packed"), [("obj", obj), ("stl", stl), ("ply", None)])
-def test_a_mesh_of_each_format_is_the_same_shape(
-    tmp_path: Path, ending: str, packed: object
-) -> None:
+def test_a_mesh_of_each_format_is_the_same_shape(tmp_path, ending, packed):
     path = tmp_path / f"torus.{ending}"
     if packed is None:
         signals.write_mesh(path, torus())
@@ -77,7 +74,7 @@ def test_a_mesh_of_each_format_is_the_same_shape(
     assert shape.inside(points).tolist() == [False, True, True, False]
 
 
-def test_a_written_mesh_is_read_again(tmp_path: Path) -> None:
+def test_a_written_mesh_is_read_again(tmp_path):
     signals.write_mesh(tmp_path / "a.ply", torus())
     again = read_mesh(tmp_path / "a.ply")
     assert volume(again) == pytest.approx(volume(torus()), rel=1e-6)
@@ -91,7 +88,7 @@ def test_a_written_mesh_is_read_again(tmp_path: Path) -> None:
         signals.write_mesh(tmp_path / "b.ply", Mesh(np.zeros((3, 3)), np.zeros((0, 3), int)))
 
 
-def test_a_mesh_on_a_map_keeps_its_shape(tmp_path: Path) -> None:
+def test_a_mesh_on_a_map_keeps_its_shape(tmp_path):
     place = np.array([5e6, 4e5, 100.0])
     signals.write_mesh(tmp_path / "a.ply", Mesh(torus().vertices + place, torus().faces))
     again = read_mesh(tmp_path / "a.ply")
@@ -100,7 +97,7 @@ def test_a_mesh_on_a_map_keeps_its_shape(tmp_path: Path) -> None:
     )
 
 
-def test_an_open_mesh_is_refused_with_its_open_edges(tmp_path: Path) -> None:
+def test_an_open_mesh_is_refused_with_its_open_edges(tmp_path):
     whole = torus()
     (tmp_path / "a.obj").write_bytes(obj(Mesh(whole.vertices, whole.faces[1:])))
     with pytest.raises(DataError, match=r"a\.obj is an open mesh: 3 of its 3,456 edges are open"):
@@ -118,13 +115,13 @@ def test_an_open_mesh_is_refused_with_its_open_edges(tmp_path: Path) -> None:
         ("a.obj", b"v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 3\nf 1 2 3\n", "encloses no volume"),
     ],
 )
-def test_what_is_no_mesh_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_what_is_no_mesh_is_named(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=rf"{name} .*({message})"):
         read_shape(tmp_path / name)
 
 
-def test_triangles_are_checked() -> None:
+def test_triangles_are_checked():
     with pytest.raises(DataError, match="x has no triangles"):
         clean_mesh(Mesh(np.zeros((0, 3)), np.zeros((0, 3), np.int64)), "x")
     with pytest.raises(DataError, match="names a vertex that is not there"):
@@ -137,7 +134,7 @@ def test_triangles_are_checked() -> None:
 
 
 @pytest.mark.parametrize("package", ["trimesh", "skimage.measure"])
-def test_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+def test_the_extra_is_named(tmp_path, monkeypatch, package):
     signals.write_mesh(tmp_path / "a.ply", torus())
     field = Shape.of(cube(), "cube").field
     monkeypatch.setitem(sys.modules, package, None)
@@ -152,7 +149,7 @@ def test_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pac
 # --- what is inside ------------------------------------------------------------------------------
 
 
-def test_the_inside_of_a_torus_is_that_of_its_equation() -> None:
+def test_the_inside_of_a_torus_is_that_of_its_equation():
     shape = Shape.of(torus(256, 128), "torus")
     points, inside = shape.uniform(20_000, seed=0)
     assert points.dtype == torch.float32 and float(points.abs().max()) <= 1
@@ -164,7 +161,7 @@ def test_the_inside_of_a_torus_is_that_of_its_equation() -> None:
     assert (inside.numpy()[clear] == (distance[clear] < 0)).all()
 
 
-def test_points_exactly_above_edges_and_corners_are_counted_once() -> None:
+def test_points_exactly_above_edges_and_corners_are_counted_once():
     shape = Shape.of(cube(), "cube")
     axis = torch.linspace(-1, 1, 41, dtype=torch.float64)  # 0.95 is a face's own plane
     points = torch.cartesian_prod(axis, axis, axis)
@@ -173,7 +170,7 @@ def test_points_exactly_above_edges_and_corners_are_counted_once() -> None:
     assert torch.equal(inside[far], (points.abs().amax(1) < 0.95)[far])
 
 
-def test_long_triangles_that_lie_askew() -> None:
+def test_long_triangles_that_lie_askew():
     generator = np.random.default_rng(1)
     turn = np.linalg.qr(generator.standard_normal((3, 3)))[0]
     turn *= np.sign(np.linalg.det(turn))
@@ -187,7 +184,7 @@ def test_long_triangles_that_lie_askew() -> None:
     assert 100 < int(inside.sum()) < 2_000
 
 
-def test_a_hole_in_a_shape_is_outside() -> None:
+def test_a_hole_in_a_shape_is_outside():
     outer, inner = cube(), cube()
     both = Mesh(
         np.concatenate([outer.vertices, inner.vertices / 2]),
@@ -198,7 +195,7 @@ def test_a_hole_in_a_shape_is_outside() -> None:
     assert shape.inside(points).tolist() == [False, True, True, False]
 
 
-def test_points_near_the_surface_are_there() -> None:
+def test_points_near_the_surface_are_there():
     shape = Shape.of(torus(), "torus")
     points, inside = shape.near_surface(20_000, seed=3, noise=0.01)
     place = shape.field.restore(points.double().numpy())
@@ -210,7 +207,7 @@ def test_points_near_the_surface_are_there() -> None:
     assert outer == pytest.approx(0.5 + 0.3 / (0.7 * np.pi), abs=0.015)
 
 
-def test_a_seed_is_a_set_of_points() -> None:
+def test_a_seed_is_a_set_of_points():
     shape = Shape.of(torus(), "torus")
     for draw in (shape.uniform, shape.near_surface):
         one, again, other = draw(50, 1), draw(50, 1), draw(50, (1, 7))
@@ -222,7 +219,7 @@ def test_a_seed_is_a_set_of_points() -> None:
         shape.near_surface(5, 1, noise=-1)
 
 
-def test_near_surface_iou_takes_logits() -> None:
+def test_near_surface_iou_takes_logits():
     shape = Shape.of(torus(), "torus")
     drawn = shape.near_surface(500, seed=0)
     logits = torch.where(drawn.inside, 3.0, -3.0)[:, None]
@@ -236,14 +233,14 @@ def test_near_surface_iou_takes_logits() -> None:
 # --- the surface of what is decoded --------------------------------------------------------------
 
 
-def distances(shape: Shape, resolution: int) -> torch.Tensor:
+def distances(shape, resolution):
     """What a network that knows the torus by heart would give: positive inside."""
     place = shape.field.restore(shape.field.points(resolution)[:].double().numpy())
     ring = np.hypot(place[:, 0], place[:, 1]) - 0.7
     return torch.tensor(0.3 - np.hypot(ring, place[:, 2])).reshape((resolution,) * 3)
 
 
-def test_the_decoded_surface_is_where_the_mesh_was(tmp_path: Path) -> None:
+def test_the_decoded_surface_is_where_the_mesh_was(tmp_path):
     moved = Mesh(torus(128, 64).vertices, torus(128, 64).faces)
     shape = Shape.of(moved, "torus")
     mesh = surface(distances(shape, 64), shape.field)
@@ -256,7 +253,7 @@ def test_the_decoded_surface_is_where_the_mesh_was(tmp_path: Path) -> None:
     assert again.field.scale == pytest.approx(shape.field.scale, rel=0.01)
 
 
-def test_points_near_the_surface_are_even_within_each_triangle() -> None:
+def test_points_near_the_surface_are_even_within_each_triangle():
     shape = Shape.of(cube(), "cube")
     corners = torch.from_numpy(shape.mesh.vertices[shape.mesh.faces]).float()
     points = shape.near_surface(20_000, seed=0, noise=0.0).points
@@ -269,14 +266,14 @@ def test_points_near_the_surface_are_even_within_each_triangle() -> None:
         torch.testing.assert_close(here.mean(1), torch.full((2,), 1 / 3), rtol=0, atol=0.03)
 
 
-def test_what_fills_the_cube_ends_within_half_a_step_of_it() -> None:
+def test_what_fills_the_cube_ends_within_half_a_step_of_it():
     field = signals.ShapeField(centre=(0.0, 0.0, 0.0), scale=1.0)
     mesh = surface(torch.ones(5, 5, 5), field)  # points half a unit apart
     assert mesh.vertices.max() == pytest.approx(1.25)
     assert mesh.vertices.min() == pytest.approx(-1.25)
 
 
-def test_a_mesh_elsewhere_comes_back_to_its_place() -> None:
+def test_a_mesh_elsewhere_comes_back_to_its_place():
     there = Mesh(torus().vertices * 50 + np.array([100.0, -20, 3]), torus().faces)
     shape = Shape.of(there, "torus")
     assert shape.field.centre == pytest.approx((100, -20, 3))
@@ -286,14 +283,14 @@ def test_a_mesh_elsewhere_comes_back_to_its_place() -> None:
     assert volume(mesh) == pytest.approx(volume(there), rel=0.05)
 
 
-def test_a_surface_that_leaves_the_cube_is_closed() -> None:
+def test_a_surface_that_leaves_the_cube_is_closed():
     field = Shape.of(cube(), "cube").field
     mesh = surface(torch.ones(5, 5, 5), field)
     assert len(clean_mesh(mesh, "full").faces) == len(mesh.faces)
     assert volume(mesh) > 0
 
 
-def test_what_has_no_surface_is_refused() -> None:
+def test_what_has_no_surface_is_refused():
     field = Shape.of(cube(), "cube").field
     with pytest.raises(DataError, match="has no inside: no value is above the level"):
         surface(-torch.ones(4, 4, 4), field)

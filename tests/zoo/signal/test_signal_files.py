@@ -3,14 +3,12 @@
 import io
 import struct
 import wave
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from scipy.io import wavfile
-from torch import Tensor
 
 from equilibria.run.data import DataError
 from equilibria.zoo.signal import data as signals
@@ -18,11 +16,11 @@ from equilibria.zoo.signal.data import files as films
 from equilibria.zoo.signal.data import read, read_film, read_image, read_sound
 
 
-def pixels(*shape: int, seed: int = 0) -> np.ndarray:
+def pixels(*shape, seed=0):
     return np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
 
 
-def save(path: Path, array: np.ndarray, **options: object) -> Path:
+def save(path, array, **options):
     Image.fromarray(array).save(path, **options)
     return path
 
@@ -31,7 +29,7 @@ def save(path: Path, array: np.ndarray, **options: object) -> Path:
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (5, 7, 3)], ids=["grey", "rgb"])
-def test_an_image_comes_back_pixel_by_pixel(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_an_image_comes_back_pixel_by_pixel(tmp_path, shape):
     array = pixels(*shape)
     signal = read(save(tmp_path / "a.png", array))
     assert signal.field.kind == "image" and signal.name == "a.png"
@@ -44,19 +42,19 @@ def test_an_image_comes_back_pixel_by_pixel(tmp_path: Path, shape: tuple[int, ..
     assert (np.array(Image.open(tmp_path / "b.png")) == array).all()
 
 
-def test_what_is_beyond_white_is_cut(tmp_path: Path) -> None:
+def test_what_is_beyond_white_is_cut(tmp_path):
     signals.write_image(tmp_path / "a.png", torch.tensor([[[-3.0], [-1.0], [0.0], [9.0]]]))
     assert np.array(Image.open(tmp_path / "a.png")).tolist() == [[0, 0, 128, 255]]
 
 
-def test_an_opaque_alpha_channel_is_left_out(tmp_path: Path) -> None:
+def test_an_opaque_alpha_channel_is_left_out(tmp_path):
     array = pixels(4, 4, 4)
     array[:, :, 3] = 255
     found = read(save(tmp_path / "a.png", array))
     torch.testing.assert_close(found.values, torch.tensor(array[:, :, :3]) / 127.5 - 1)
 
 
-def test_a_palette_and_exif_are_as_a_viewer_shows_them(tmp_path: Path) -> None:
+def test_a_palette_and_exif_are_as_a_viewer_shows_them(tmp_path):
     array = np.repeat(pixels(2, 3, 3), 8, 0).repeat(8, 1)
     Image.fromarray(array).quantize(8).save(tmp_path / "a.gif")
     assert read(tmp_path / "a.gif").field.channels == 3
@@ -67,21 +65,21 @@ def test_a_palette_and_exif_are_as_a_viewer_shows_them(tmp_path: Path) -> None:
     assert (turned.numpy() == np.rot90(array, -1)).all()
 
 
-def test_cmyk_becomes_rgb(tmp_path: Path) -> None:
+def test_cmyk_becomes_rgb(tmp_path):
     Image.fromarray(pixels(8, 8, 4), "CMYK").save(tmp_path / "a.tiff")
     expected = np.array(Image.open(tmp_path / "a.tiff").convert("RGB"))
     found = read(tmp_path / "a.tiff")
     assert (found.field.restore(found.values).round().numpy() == expected).all()
 
 
-def test_an_image_at_another_size(tmp_path: Path) -> None:
+def test_an_image_at_another_size(tmp_path):
     array = pixels(4, 6, 3)
     small = read_image(save(tmp_path / "a.png", array), (2, 3))
     expected = array.reshape(2, 2, 3, 2, 3).mean((1, 3))
     np.testing.assert_allclose(small.field.restore(small.values).numpy(), expected, atol=1e-4)
 
 
-def transparent() -> np.ndarray:
+def transparent():
     array = pixels(4, 4, 4)
     array[1, 2, 3] = 7
     return array
@@ -98,9 +96,7 @@ def transparent() -> np.ndarray:
         ("a.png", pixels(5, 1, 3), "has 1 column"),
     ],
 )
-def test_an_image_that_is_no_signal(
-    tmp_path: Path, name: str, array: np.ndarray, message: str
-) -> None:
+def test_an_image_that_is_no_signal(tmp_path, name, array, message):
     with pytest.raises(DataError, match=rf"{name} {message}"):
         read(save(tmp_path / name, array))
 
@@ -118,18 +114,18 @@ def test_an_image_that_is_no_signal(
         ("a.wav", b"RIFF", "is damaged, or no recording"),
     ],
 )
-def test_a_foreign_file_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_a_foreign_file_is_named(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=rf"{name} {message}"):
         read(tmp_path / name)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match=r"none\.png cannot be read: No such file"):
         read(tmp_path / "none.png")
 
 
-def test_a_truncated_image_is_damaged(tmp_path: Path) -> None:
+def test_a_truncated_image_is_damaged(tmp_path):
     path = save(tmp_path / "a.png", pixels(40, 40, 3))
     path.write_bytes(path.read_bytes()[:-900])
     with pytest.raises(DataError, match=r"a\.png is damaged"):
@@ -145,9 +141,7 @@ def test_a_truncated_image_is_damaged(tmp_path: Path) -> None:
         ("a.png", torch.full((2, 2, 1), torch.nan), "NaN or infinite: nothing is written"),
     ],
 )
-def test_what_is_no_picture_is_not_written(
-    tmp_path: Path, name: str, values: Tensor, message: str
-) -> None:
+def test_what_is_no_picture_is_not_written(tmp_path, name, values, message):
     with pytest.raises((ValueError, DataError), match=message):
         signals.write_image(tmp_path / name, values)
     assert list(tmp_path.iterdir()) == []
@@ -159,11 +153,11 @@ TONE = 0.6 * np.sin(np.arange(900) * 0.1)
 STEREO = np.stack([TONE, -0.3 * TONE], 1)
 
 
-def in_24_bits(samples: np.ndarray) -> bytes:
+def in_24_bits(samples):
     return b"".join(round(x * 2**23).to_bytes(3, "little", signed=True) for x in samples.ravel())
 
 
-def saved(path: Path, samples: np.ndarray, bits: int, rate: int = 8000) -> Path:
+def saved(path, samples, bits, rate=8000):
     """A WAV file by other programs than ours."""
     if bits == 24:
         with wave.open(str(path), "wb") as file:
@@ -173,21 +167,14 @@ def saved(path: Path, samples: np.ndarray, bits: int, rate: int = 8000) -> Path:
             file.writeframes(in_24_bits(samples))
         return path
     kinds = {8: np.uint8, 16: np.int16, 32: np.int32, -32: np.float32}
-    scaled = {
-        8: samples * 2**7 + 128,
-        16: samples * 2**15,
-        32: samples * 2**31,
-        -32: samples,
-    }[bits]
+    scaled = {8: samples * 2**7 + 128, 16: samples * 2**15, 32: samples * 2**31, -32: samples}[bits]
     wavfile.write(path, rate, scaled.astype(kinds[bits]))
     return path
 
 
 @pytest.mark.parametrize("bits", [8, 16, 24, 32, -32])
 @pytest.mark.parametrize("samples", [TONE, STEREO], ids=["mono", "stereo"])
-def test_every_channel_of_every_format_is_read(
-    tmp_path: Path, bits: int, samples: np.ndarray
-) -> None:
+def test_every_channel_of_every_format_is_read(tmp_path, bits, samples):
     signal = read(saved(tmp_path / "a.wav", samples, bits))
     expected = samples.reshape(len(samples), -1)
     assert signal.field.kind == "sound" and signal.field.rate == 8000
@@ -200,7 +187,7 @@ def test_every_channel_of_every_format_is_read(
 
 
 @pytest.mark.parametrize("bits", [16, 24])
-def test_what_is_written_is_read_again(tmp_path: Path, bits: int) -> None:
+def test_what_is_written_is_read_again(tmp_path, bits):
     signal = read(saved(tmp_path / "a.wav", STEREO, bits))
     signals.write_sound(tmp_path / "b.wav", signal.values, signal.field, bits=bits)
     again = read(tmp_path / "b.wav")
@@ -209,7 +196,7 @@ def test_what_is_written_is_read_again(tmp_path: Path, bits: int) -> None:
         assert (file.getnchannels(), file.getsampwidth()) == (2, bits // 8)
 
 
-def test_a_sound_at_another_rate_has_its_length_and_pitch(tmp_path: Path) -> None:
+def test_a_sound_at_another_rate_has_its_length_and_pitch(tmp_path):
     time = np.arange(44100) / 44100
     # What the lower rate cannot hold must go, not come back as another tone.
     both = 0.4 * np.sin(2 * np.pi * 440 * time) + 0.4 * np.sin(2 * np.pi * 9000 * time)
@@ -222,7 +209,7 @@ def test_a_sound_at_another_rate_has_its_length_and_pitch(tmp_path: Path) -> Non
     assert abs(found[middle] - tone[middle]).max() < 5e-3
 
 
-def test_a_part_of_a_sound(tmp_path: Path) -> None:
+def test_a_part_of_a_sound(tmp_path):
     path = saved(tmp_path / "a.wav", TONE, 16)
     part = read_sound(path, start=0.05, seconds=0.025)
     expected = (TONE * 2**15).astype(np.int16)[400:600] / 2**15
@@ -239,19 +226,19 @@ def test_a_part_of_a_sound(tmp_path: Path) -> None:
         (TONE[3:4], "has 1 sample: "),
     ],
 )
-def test_a_sound_that_is_no_signal(tmp_path: Path, samples: np.ndarray, message: str) -> None:
+def test_a_sound_that_is_no_signal(tmp_path, samples, message):
     with pytest.raises(DataError, match=rf"a\.wav {message}"):
         read(saved(tmp_path / "a.wav", samples, 16))
 
 
-def test_a_sound_that_is_not_finite(tmp_path: Path) -> None:
+def test_a_sound_that_is_not_finite(tmp_path):
     samples = TONE.copy()
     samples[7] = np.nan
     with pytest.raises(DataError, match=r"a\.wav is damaged: a sample is not a finite number"):
         read(saved(tmp_path / "a.wav", samples, -32))
 
 
-def test_what_is_no_sound_is_not_written(tmp_path: Path) -> None:
+def test_what_is_no_sound_is_not_written(tmp_path):
     signal = read(saved(tmp_path / "a.wav", STEREO, 16))
     given = (signal.values, signal.field)
     for name, values, options, message in [
@@ -269,7 +256,7 @@ def test_what_is_no_sound_is_not_written(tmp_path: Path) -> None:
 # --- films ---------------------------------------------------------------------------------------
 
 
-def frames(folder: Path, count: int, *shape: int) -> np.ndarray:
+def frames(folder, count, *shape):
     folder.mkdir()
     array = pixels(count, *shape)
     for number, each in enumerate(array):
@@ -277,7 +264,7 @@ def frames(folder: Path, count: int, *shape: int) -> np.ndarray:
     return array
 
 
-def test_a_folder_of_frames_is_read_in_natural_order(tmp_path: Path) -> None:
+def test_a_folder_of_frames_is_read_in_natural_order(tmp_path):
     array = frames(tmp_path / "film", 12, 4, 5, 3)
     (tmp_path / "film" / "notes.txt").write_text("10 comes after 9")
     film = read(tmp_path / "film")
@@ -291,7 +278,7 @@ def test_a_folder_of_frames_is_read_in_natural_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_written_folder_is_the_same_film(tmp_path: Path, channels: int) -> None:
+def test_a_written_folder_is_the_same_film(tmp_path, channels):
     values = torch.tensor(pixels(11, 4, 5, channels)).double() / 127.5 - 1
     signals.write_film(tmp_path / "film", values)
     again = read(tmp_path / "film")
@@ -300,7 +287,7 @@ def test_a_written_folder_is_the_same_film(tmp_path: Path, channels: int) -> Non
         signals.write_film(tmp_path / "film", values)
 
 
-def test_an_animation_is_a_film_with_a_rate(tmp_path: Path) -> None:
+def test_an_animation_is_a_film_with_a_rate(tmp_path):
     values = torch.zeros(3, 6, 6, 1)
     values[1, :3], values[2] = 1, -1
     signals.write_film(tmp_path / "a.gif", values, rate=10.0)
@@ -310,19 +297,19 @@ def test_an_animation_is_a_film_with_a_rate(tmp_path: Path) -> None:
     assert read_film(tmp_path / "a.gif", slice(0, 3, 2)).field.rate == 5
 
 
-def test_an_animation_of_one_frame_is_an_image(tmp_path: Path) -> None:
+def test_an_animation_of_one_frame_is_an_image(tmp_path):
     save(tmp_path / "a.gif", np.repeat(pixels(2, 2), 4, 0))
     assert read(tmp_path / "a.gif").field.kind == "image"
 
 
-def test_a_video_needs_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_video_needs_its_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "av", None)
     (tmp_path / "a.mp4").write_bytes(bytes(8))
     with pytest.raises(DataError, match=r"a\.mp4 needs the extra 'video': pip install"):
         read(tmp_path / "a.mp4")
 
 
-def test_a_video_is_a_film(tmp_path: Path) -> None:
+def test_a_video_is_a_film(tmp_path):
     av = pytest.importorskip("av", reason="PyAV is not installed")
     with av.open(str(tmp_path / "a.mp4"), "w") as container:
         stream = container.add_stream("mpeg4", rate=20)
@@ -339,7 +326,7 @@ def test_a_video_is_a_film(tmp_path: Path) -> None:
     assert (levels - torch.tensor([40.0, 120, 200])).abs().max() < 8
 
 
-def test_films_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_films_that_are_none(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="empty has no images: name one that holds the frames"):
         read(tmp_path / "empty")
@@ -368,15 +355,13 @@ def test_films_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("a", torch.full((2, 2, 2, 1), torch.inf), "NaN or infinite: nothing is written"),
     ],
 )
-def test_what_is_no_film_is_not_written(
-    tmp_path: Path, name: str, values: Tensor, message: str
-) -> None:
+def test_what_is_no_film_is_not_written(tmp_path, name, values, message):
     with pytest.raises((ValueError, DataError), match=message):
         signals.write_film(tmp_path / name, values)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_stereo_header_that_lies_is_damaged(tmp_path: Path) -> None:
+def test_a_stereo_header_that_lies_is_damaged(tmp_path):
     content = io.BytesIO(saved(tmp_path / "a.wav", TONE, 16).read_bytes())
     broken = bytearray(content.getvalue())
     broken[22:24] = struct.pack("<H", 2)  # channels, without the size of a block

@@ -1,7 +1,6 @@
 """Named signals for studies: photographs, text images, a recording, and a film."""
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,14 +12,14 @@ from equilibria.zoo.signal.data import Signal, SignalSet
 from equilibria.zoo.signal.data.sets import NAMES, STATED
 
 
-def test_what_there_is() -> None:
+def test_what_there_is():
     assert data.available(SignalSet) == ["bach", "photographs", "street", "text-images"]
 
 
 # --- photographs ---------------------------------------------------------------------------------
 
 
-def test_photographs_come_with_scikit_image() -> None:
+def test_photographs_come_with_scikit_image():
     skimage = pytest.importorskip("skimage.data", reason="scikit-image is not installed")
     found = data.load("photographs", size=32)
     assert [each.name for each in found.signals] == [*NAMES] and len(found) == 8
@@ -35,7 +34,7 @@ def test_photographs_come_with_scikit_image() -> None:
     assert found.checksum != data.load("photographs", size=33).checksum
 
 
-def test_every_photograph_is_bundled_and_in_colour_where_asked() -> None:
+def test_every_photograph_is_bundled_and_in_colour_where_asked():
     pytest.importorskip("skimage.data", reason="scikit-image is not installed")
     found = data.load("photographs", size=16, names=[*STATED], channels=3)
     assert {each.field.channels for each in found.signals} == {3}
@@ -56,13 +55,13 @@ def test_every_photograph_is_bundled_and_in_colour_where_asked() -> None:
         ({"size": 1}, "size is 1: expected 2 pixels or more"),
     ],
 )
-def test_impossible_photographs_are_refused(options: dict[str, object], message: str) -> None:
+def test_impossible_photographs_are_refused(options, message):
     pytest.importorskip("skimage.data", reason="scikit-image is not installed")
     with pytest.raises(ValueError, match=message):
         data.load("photographs", **options)
 
 
-def test_photographs_name_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_photographs_name_their_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "skimage.data", None)
     with pytest.raises(DataError, match=r"needs scikit-image, .*'equilibria\[reproduce\]'"):
         data.load("photographs")
@@ -71,7 +70,7 @@ def test_photographs_name_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- text images ---------------------------------------------------------------------------------
 
 
-def test_a_text_image_is_a_function_of_seed_number_and_size() -> None:
+def test_a_text_image_is_a_function_of_seed_number_and_size():
     found = data.load("text-images", size=48, count=3)
     more = data.load("text-images", size=48, count=4)
     for one, other in zip(found.signals, more.signals, strict=False):
@@ -82,7 +81,7 @@ def test_a_text_image_is_a_function_of_seed_number_and_size() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_text_images_have_words_in_several_colours(channels: int) -> None:
+def test_text_images_have_words_in_several_colours(channels):
     for each in data.load("text-images", size=128, channels=channels).signals:
         assert each.field.shape == (128, 128) and each.field.channels == channels
         values, counts = each.targets.unique(dim=0, return_counts=True)
@@ -91,7 +90,7 @@ def test_text_images_have_words_in_several_colours(channels: int) -> None:
 
 
 @pytest.mark.parametrize("options", [{"size": 8}, {"count": 0}, {"seed": -1}, {"channels": 4}])
-def test_impossible_text_images_are_refused(options: dict[str, int]) -> None:
+def test_impossible_text_images_are_refused(options):
     with pytest.raises(ValueError, match="expected 16 or more, 1 or more, 0 or more, and 1 or 3"):
         data.load("text-images", **options)
 
@@ -99,7 +98,7 @@ def test_impossible_text_images_are_refused(options: dict[str, int]) -> None:
 # --- a set ---------------------------------------------------------------------------------------
 
 
-def test_a_set_knows_names() -> None:
+def test_a_set_knows_names():
     values = torch.rand(3, 3, 1, generator=torch.Generator().manual_seed(0))
     found = SignalSet.of("few", [Signal.of("image", values, name) for name in "ab"])
     assert found["b"] is found[1] is found.signals[1]
@@ -113,7 +112,7 @@ def test_a_set_knows_names() -> None:
 
 
 @pytest.mark.data
-def test_the_recording(real: Path) -> None:
+def test_the_recording(real):
     if not (real / "audio" / "gt_bach.wav").is_file():
         pytest.skip("EQUILIBRIA_DATA has no audio/gt_bach.wav")
     whole = data.load("bach", download=False)[0]
@@ -133,7 +132,7 @@ def test_the_recording(real: Path) -> None:
 
 
 @pytest.mark.data
-def test_the_street(real: Path) -> None:
+def test_the_street(real):
     if not (real / "camvid" / "test.tar").is_file():
         pytest.skip("EQUILIBRIA_DATA has no camvid/test.tar")
     with pytest.warns(UserWarning, match="JPEG copy"):

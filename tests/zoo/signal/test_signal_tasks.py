@@ -54,7 +54,7 @@ EXPLICIT = {
 }
 
 
-def picture(height=12, width=16, channels=1) -> np.ndarray:
+def picture(height=12, width=16, channels=1):
     """A smooth image, uint8, (height, width, channels)."""
     y, x = np.mgrid[:height, :width] / 6.0
     waves = [np.sin(x + k) * np.cos(1.3 * y - k) for k in range(channels)]
@@ -93,12 +93,12 @@ def tree_of(path, base=TREE, **task):
     return tree
 
 
-def trainer_of(tree, *options) -> Any:
+def trainer_of(tree, *options):
     recipe = recipes.parse(tree, options)
     return Trainer(recipe, recipe.task.load(), evaluation.accelerator(recipe.precision, "cpu"))
 
 
-def steps(trainer, count) -> Any:
+def steps(trainer, count):
     for _ in range(count):
         trainer.train_step()
     return trainer

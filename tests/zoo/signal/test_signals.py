@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import functional
 
 from equilibria.run.data import DataError
 from equilibria.stability.patient import peak_bytes
 from equilibria.zoo.io.decode import resize
-from equilibria.zoo.signal.data import Field, Points, ShapeField, Signal, field_of, iou, psnr
+from equilibria.zoo.signal.data import Field, ShapeField, Signal, field_of, iou, psnr
 
 IMAGE = Field(kind="image", shape=(4, 6), channels=3, low=0.0, high=255.0, bits=8)
 SOUND = Field(kind="sound", shape=(101,), channels=2, low=-0.5, high=0.5, rate=100.0, bits=16)
@@ -20,7 +19,7 @@ FILM = Field(kind="film", shape=(5, 4, 6), channels=1, low=0.0, high=255.0, rate
 FIELDS = pytest.mark.parametrize("field", [IMAGE, SOUND, FILM], ids=lambda field: field.kind)
 
 
-def noise(*shape: int) -> Tensor:
+def noise(*shape):
     return torch.rand(shape, generator=torch.Generator().manual_seed(0))
 
 
@@ -28,7 +27,7 @@ def noise(*shape: int) -> Tensor:
 
 
 @FIELDS
-def test_the_first_and_last_samples_are_at_the_ends(field: Field) -> None:
+def test_the_first_and_last_samples_are_at_the_ends(field):
     points = field.points()
     assert points.shape == field.shape
     assert len(points) == math.prod(field.shape)
@@ -39,14 +38,14 @@ def test_the_first_and_last_samples_are_at_the_ends(field: Field) -> None:
     torch.testing.assert_close(every, expected)
 
 
-def test_the_last_axis_runs_fastest() -> None:
+def test_the_last_axis_runs_fastest():
     points = IMAGE.points()
     assert points[:3][:, 0].tolist() == [-1, -1, -1]
     torch.testing.assert_close(points[:3][:, 1], torch.tensor([-1, -0.6, -0.2]))
 
 
 @pytest.mark.parametrize("size", [1, 5, 24, 100])
-def test_chunks_are_all_points(size: int) -> None:
+def test_chunks_are_all_points(size):
     points = IMAGE.points()
     chunks = list(points.chunks(size))
     assert torch.equal(torch.cat(chunks), points[:])
@@ -56,44 +55,44 @@ def test_chunks_are_all_points(size: int) -> None:
     assert torch.equal(points[3:20:4], points[:][3:20:4])
 
 
-def test_points_of_a_large_picture_take_no_memory() -> None:
+def test_points_of_a_large_picture_take_no_memory():
     points = IMAGE.points(size=(1 << 20, 1 << 20))
     assert len(points) == 1 << 40
     assert points[torch.tensor([(1 << 40) - 1])].tolist() == [[1, 1]]
 
 
-def test_places_outside_are_refused() -> None:
+def test_places_outside_are_refused():
     with pytest.raises(IndexError, match="places 3 to 24 of 24 points: expected 0 to 23"):
         IMAGE.points()[torch.tensor([3, 24])]
     with pytest.raises(ValueError, match="a chunk of 0 points"):
         next(IMAGE.points().chunks(0))
 
 
-def test_points_may_be_wider() -> None:
+def test_points_may_be_wider():
     assert replace(IMAGE.points(), dtype=torch.float64)[:1].dtype == torch.float64
 
 
-def linear(points: Points) -> Tensor:
+def linear(points):
     """A picture whose brightness rises to the right and downwards, at any points."""
     x = replace(points, dtype=torch.float64)[:]
     return (2 * x[:, 0] + 3 * x[:, 1]).reshape(points.shape)
 
 
 @pytest.mark.parametrize("size", [(2, 3), (4, 6), (12, 18), (8, 30), (3, 5)])
-def test_another_size_shows_the_same_picture(size: tuple[int, int]) -> None:
+def test_another_size_shows_the_same_picture(size):
     own = linear(IMAGE.points())
     # Linear interpolation as of any viewer, which repeats the outermost pixels.
     expected = functional.interpolate(own[None, None], size, mode="bilinear", align_corners=False)
     torch.testing.assert_close(linear(IMAGE.points(size)), expected[0, 0])
 
 
-def test_half_the_size_is_the_mean_of_areas() -> None:
+def test_half_the_size_is_the_mean_of_areas():
     own = linear(IMAGE.points())
     small = resize(own[None, None].float(), (2, 3))[0, 0].double()
     torch.testing.assert_close(linear(IMAGE.points((2, 3))), small, atol=1e-6, rtol=0)
 
 
-def test_a_crop_is_a_part_of_the_whole() -> None:
+def test_a_crop_is_a_part_of_the_whole():
     own = linear(IMAGE.points())
     part = linear(IMAGE.points(box=(1, 2, 3, 4)))
     assert torch.equal(part, own[1:4, 2:6])
@@ -102,12 +101,12 @@ def test_a_crop_is_a_part_of_the_whole() -> None:
     torch.testing.assert_close(linear(IMAGE.points((9, 12), (1, 2, 3, 4))), large[3:12, 6:18])
 
 
-def test_every_point_is_within_the_cube() -> None:
+def test_every_point_is_within_the_cube():
     for size in [(1, 1), (7, 50), (400, 600)]:
         assert float(IMAGE.points(size)[:].abs().max()) <= 1
 
 
-def test_a_film_is_seen_at_times_and_sizes() -> None:
+def test_a_film_is_seen_at_times_and_sizes():
     points = FILM.points(size=(8, 12), time=FILM.steps(1, 4, 0.5))
     assert points.shape == (6, 8, 12)
     torch.testing.assert_close(
@@ -118,7 +117,7 @@ def test_a_film_is_seen_at_times_and_sizes() -> None:
 
 
 @pytest.mark.parametrize("rate", [25.0, 44.1, 48.0, 100.0, 300.0, 333.0])
-def test_another_rate_keeps_the_pitch(rate: float) -> None:
+def test_another_rate_keeps_the_pitch(rate):
     ticks = SOUND.ticks(rate)
     # Sample k is at k / rate seconds, and the last one is not past the end of the recording.
     torch.testing.assert_close(ticks / 100, torch.arange(len(ticks)).double() / rate)
@@ -127,7 +126,7 @@ def test_another_rate_keeps_the_pitch(rate: float) -> None:
     torch.testing.assert_close((axis + 1) / 2, ticks / 100)
 
 
-def test_a_part_of_a_sound() -> None:
+def test_a_part_of_a_sound():
     assert SOUND.ticks(100.0, 0.2, 0.25).round().tolist() == [20, 21, 22, 23, 24]
 
 
@@ -150,7 +149,7 @@ def test_a_part_of_a_sound() -> None:
         (lambda: FILM.steps(0, 5, 0), "a positive step"),
     ],
 )
-def test_impossible_points_are_refused(call: object, message: str) -> None:
+def test_impossible_points_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
@@ -161,7 +160,7 @@ def test_impossible_points_are_refused(call: object, message: str) -> None:
 @pytest.mark.parametrize(
     "field", [IMAGE, SOUND, FILM, ShapeField(centre=(1.0, -2.0, 0.5), scale=3.0)]
 )
-def test_a_field_goes_through_json(field: Field | ShapeField) -> None:
+def test_a_field_goes_through_json(field):
     assert field_of(json.loads(json.dumps(field.as_dict()))) == field
 
 
@@ -183,25 +182,25 @@ def test_a_field_goes_through_json(field: Field | ShapeField) -> None:
         ({"kind": "shape"}, "no description of a signal"),
     ],
 )
-def test_a_foreign_description_is_refused(change: dict[str, object], message: str) -> None:
+def test_a_foreign_description_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         field_of({**IMAGE.as_dict(), **change})
 
 
-def test_a_shape_with_no_size_is_refused() -> None:
+def test_a_shape_with_no_size_is_refused():
     with pytest.raises(ValueError, match="expected three finite numbers and a positive one"):
         ShapeField(centre=(0.0, 0.0, 0.0), scale=0.0)
 
 
 @FIELDS
-def test_values_go_to_the_interval_and_back(field: Field) -> None:
+def test_values_go_to_the_interval_and_back(field):
     ends = torch.tensor([field.low, field.high, (field.low + field.high) / 2])
     assert field.normalize(ends).tolist() == [-1, 1, 0]
     raw = field.low + (field.high - field.low) * noise(100).double()
     torch.testing.assert_close(field.restore(field.normalize(raw)), raw, rtol=0, atol=1e-5)
 
 
-def test_every_pixel_comes_back() -> None:
+def test_every_pixel_comes_back():
     pixels = torch.arange(256)
     assert torch.equal(IMAGE.restore(IMAGE.normalize(pixels)).round().long(), pixels)
 
@@ -209,7 +208,7 @@ def test_every_pixel_comes_back() -> None:
 # --- signals -------------------------------------------------------------------------------------
 
 
-def test_targets_are_in_the_order_of_points() -> None:
+def test_targets_are_in_the_order_of_points():
     values = torch.arange(24.0).reshape(4, 6, 1)
     signal = Signal.of("image", values, "ramp")
     assert (signal.field.low, signal.field.high) == (-23, 23)
@@ -228,25 +227,25 @@ def test_targets_are_in_the_order_of_points() -> None:
         ("sound", torch.tensor([[0.0], [math.nan], [math.inf]]), "x has 2 values that are NaN or"),
     ],
 )
-def test_what_is_no_signal_is_refused(kind: str, values: Tensor, message: str) -> None:
+def test_what_is_no_signal_is_refused(kind, values, message):
     with pytest.raises(DataError, match=message):
         Signal.of(kind, values, "x", rate=1.0)
 
 
-def test_a_film_takes_little_memory_beside_its_own() -> None:
+def test_a_film_takes_little_memory_beside_its_own():
     frames = torch.arange(256).repeat(1 << 10).to(torch.uint8).reshape(4, 256, 256, 1)
     peak = peak_bytes(lambda: Signal.of("film", frames, "x", low=0.0, high=255.0))
     assert peak < 14 * frames.numel()  # float64 once, and the float32 that stays
 
 
-def test_values_outside_of_their_range_are_refused() -> None:
+def test_values_outside_of_their_range_are_refused():
     with pytest.raises(DataError, match="values from -1 to 2, not 0 to 1"):
         Signal.of("image", torch.tensor([[[-1.0], [2.0]]] * 2), "x", low=0.0, high=1.0)
     with pytest.raises(ValueError, match=r"expected \(row, column, channels\)"):
         Signal.of("image", noise(4, 4), "x")
 
 
-def test_quarters_are_apart_and_where_the_whole_image_has_them() -> None:
+def test_quarters_are_apart_and_where_the_whole_image_has_them():
     signal = Signal.of("image", noise(6, 8, 3), "x")
     train, test = signal.quarters()
     assert len(train) == len(test) == 12
@@ -259,7 +258,7 @@ def test_quarters_are_apart_and_where_the_whole_image_has_them() -> None:
         Signal.of("sound", noise(9, 1), "x", rate=1.0).quarters()
 
 
-def test_a_smaller_signal_is_the_mean_of_areas() -> None:
+def test_a_smaller_signal_is_the_mean_of_areas():
     film = Signal.of("film", noise(2, 4, 6, 3), "x")
     small = film.resize((2, 3))
     assert small.field.shape == (2, 2, 3) and small.values.shape == (2, 2, 3, 3)
@@ -270,7 +269,7 @@ def test_a_smaller_signal_is_the_mean_of_areas() -> None:
 # --- measures ------------------------------------------------------------------------------------
 
 
-def test_psnr_of_an_image_is_that_of_zero_to_one() -> None:
+def test_psnr_of_an_image_is_that_of_zero_to_one():
     target, found = 2 * noise(50) - 1, 2 * noise(2, 50)[1] - 1
     mean = float((((found + 1) / 2 - (target + 1) / 2).double() ** 2).mean())
     assert psnr(found, target) == pytest.approx(-10 * math.log10(mean))
@@ -280,7 +279,7 @@ def test_psnr_of_an_image_is_that_of_zero_to_one() -> None:
     assert psnr(torch.tensor([3.0]), torch.tensor([1.0]), clip=False) == pytest.approx(0)
 
 
-def test_psnr_of_a_sound_is_that_of_its_file() -> None:
+def test_psnr_of_a_sound_is_that_of_its_file():
     raw = 0.4 * (2 * noise(80, 1) - 1)
     signal = Signal.of("sound", raw, "x", rate=10.0)
     error = 0.01 * torch.ones(80, 1)
@@ -288,7 +287,7 @@ def test_psnr_of_a_sound_is_that_of_its_file() -> None:
     assert signal.psnr(found) == pytest.approx(40, abs=1e-4)
 
 
-def test_psnr_of_a_film_is_the_mean_of_its_frames() -> None:
+def test_psnr_of_a_film_is_the_mean_of_its_frames():
     signal = Signal.of("film", noise(2, 4, 4, 1), "x", low=0.0, high=1.0)
     found = signal.values * torch.tensor([0.9, 0.5]).reshape(2, 1, 1, 1)
     each = [psnr(a, b) for a, b in zip(found, signal.values, strict=True)]
@@ -296,7 +295,7 @@ def test_psnr_of_a_film_is_the_mean_of_its_frames() -> None:
     assert each[0] - each[1] > 6
 
 
-def test_measures_refuse_what_does_not_fit() -> None:
+def test_measures_refuse_what_does_not_fit():
     with pytest.raises(ValueError, match="expected the same"):
         psnr(torch.zeros(2), torch.zeros(3))
     with pytest.raises(ValueError, match="peak is 0"):
@@ -307,7 +306,7 @@ def test_measures_refuse_what_does_not_fit() -> None:
         Signal.of("image", noise(4, 6, 3), "x").psnr(torch.zeros(4, 6, 1))
 
 
-def test_iou() -> None:
+def test_iou():
     a, b = torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])
     assert iou(a, b) == pytest.approx(1 / 3)
     assert iou(a, a) == 1 and iou(a, ~a) == 0

@@ -9,7 +9,7 @@ from equilibria.zoo.signal import data as signals
 
 
 @pytest.mark.parametrize("name", signals.SOLIDS)
-def test_a_generated_shape_is_closed_and_in_the_cube(name: str) -> None:
+def test_a_generated_shape_is_closed_and_in_the_cube(name):
     shape = signals.solid(name)
     assert abs(shape.mesh.vertices).max() == pytest.approx(0.95)
     edges = {}
@@ -20,7 +20,7 @@ def test_a_generated_shape_is_closed_and_in_the_cube(name: str) -> None:
     assert all(count == 1 and edges.get((b, a)) == 1 for (a, b), count in edges.items())
 
 
-def test_a_torus_has_the_volume_of_a_torus() -> None:
+def test_a_torus_has_the_volume_of_a_torus():
     shape = signals.solid("torus")
     drawn = shape.uniform(20_000, 0)
     radius = 0.95 / 1.4
@@ -30,6 +30,6 @@ def test_a_torus_has_the_volume_of_a_torus() -> None:
     assert shape.inside(centre).tolist() == [False, True]
 
 
-def test_a_wrong_name_is_answered_with_the_nearest() -> None:
+def test_a_wrong_name_is_answered_with_the_nearest():
     with pytest.raises(ValueError, match="'knot'"):
         signals.solid("knut")

@@ -8,7 +8,7 @@ from equilibria.zoo.synthetic.data import drawn
 
 @pytest.mark.parametrize("delay", [1, 7, 400])
 @pytest.mark.parametrize("delimiters", [1, 11])
-def test_what_a_sample_is(delay: int, delimiters: int) -> None:
+def test_what_a_sample_is(delay, delimiters):
     split = drawn.draw_copy_memory(delay, 50, seed=0, delimiters=delimiters)
     inputs, targets = split[:]
     assert inputs.shape == targets.shape == (50, delay + 20)
@@ -25,7 +25,7 @@ def test_what_a_sample_is(delay: int, delimiters: int) -> None:
     assert max(inputs.max(), targets.max()) < drawn.VOCABULARY
 
 
-def test_a_function_of_its_arguments() -> None:
+def test_a_function_of_its_arguments():
     one, same, other = (drawn.draw_copy_memory(30, 20, seed=seed) for seed in (1, 1, 2))
     assert (one.inputs == same.inputs).all()
     assert (one.targets == same.targets).all()
@@ -35,7 +35,7 @@ def test_a_function_of_its_arguments() -> None:
     assert (torch.random.get_rng_state() == state).all()
 
 
-def test_all_symbols_are_as_likely() -> None:
+def test_all_symbols_are_as_likely():
     symbols = drawn.draw_copy_memory(10, 4000, seed=0).inputs[:, :10]
     counts = symbols.flatten().bincount(minlength=9)[1:]
     assert (counts / counts.sum() - 1 / 8).abs().max() < 0.01
@@ -51,6 +51,6 @@ def test_all_symbols_are_as_likely() -> None:
     ],
     ids=str,
 )
-def test_out_of_range(arguments: dict[str, int], message: str) -> None:
+def test_out_of_range(arguments, message):
     with pytest.raises(ValueError, match=message):
         drawn.draw_copy_memory(**{"delay": 5, "samples": 2, "seed": 0, **arguments})

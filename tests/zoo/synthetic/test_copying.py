@@ -60,7 +60,7 @@ def test_a_sequence_that_is_solved_in_pieces_is_judged_at_each_depth(make, quiet
     assert late["at"]["60"]["accuracy"] == late["accuracy"] == evaluated["accuracy"]
 
 
-def test_data_of_a_task_of_ones_own_are_read_as_they_are(tmp_path) -> None:
+def test_data_of_a_task_of_ones_own_are_read_as_they_are(tmp_path):
     config = CopyMemory(delay=3, train=4, test=4)
     assert config.load_other(tmp_path).checksum == config.load().checksum
 

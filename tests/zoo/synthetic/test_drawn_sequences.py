@@ -7,7 +7,7 @@ from equilibria.zoo.synthetic.data.drawn import draw_adding, draw_order
 
 
 @pytest.mark.parametrize("length", [2, 3, 50, 201])
-def test_the_target_is_the_sum_of_two_marked_numbers(length: int) -> None:
+def test_the_target_is_the_sum_of_two_marked_numbers(length):
     drawn = draw_adding(length, 300, 0)
     values, marks = drawn.inputs.unbind(2)
     half = length // 2
@@ -18,19 +18,19 @@ def test_the_target_is_the_sum_of_two_marked_numbers(length: int) -> None:
     assert torch.allclose((values * marks).sum(1, keepdim=True), drawn.targets)
 
 
-def test_the_mean_of_the_adding_problem_errs_by_a_sixth() -> None:
+def test_the_mean_of_the_adding_problem_errs_by_a_sixth():
     targets = draw_adding(10, 50_000, 1).targets
     assert abs((targets - 1).square().mean().item() - 1 / 6) < 0.003
 
 
-def test_every_step_of_each_half_is_marked_at_times() -> None:
+def test_every_step_of_each_half_is_marked_at_times():
     marks = draw_adding(7, 2_000, 0).inputs[:, :, 1].mean(0)
     assert ((marks[:3] - 1 / 3).abs() < 0.05).all() and ((marks[3:] - 1 / 4).abs() < 0.05).all()
 
 
 @pytest.mark.parametrize("parity", [False, True])
 @pytest.mark.parametrize("length", [3, 8, 61])
-def test_the_class_is_which_symbol_came_first(length: int, parity: bool) -> None:
+def test_the_class_is_which_symbol_came_first(length, parity):
     drawn = draw_order(length, 400, 0, symbols=3, parity=parity)
     assert drawn.inputs.shape == (400, length, 5)
     assert (drawn.inputs.sum(2) == 1).all()
@@ -46,7 +46,7 @@ def test_the_class_is_which_symbol_came_first(length: int, parity: bool) -> None
         assert (at_a % 2 == 1).any() and (at_b % 2 == 1).any()
 
 
-def test_a_seed_is_a_draw_on_every_machine() -> None:
+def test_a_seed_is_a_draw_on_every_machine():
     for draw in (draw_adding, draw_order):
         first, again, other = (draw(20, 5, seed) for seed in (3, 3, 4))
         assert torch.equal(first.inputs, again.inputs)
@@ -62,7 +62,7 @@ ADDING = [0.8036794, 0.8918107]
 ORDER = [1, 0, 0, 0, 0, 0, 1, 1]
 
 
-def test_draws_that_cannot_be_are_refused() -> None:
+def test_draws_that_cannot_be_are_refused():
     for wrong in (
         lambda: draw_adding(1, 5, 0),
         lambda: draw_adding(5, 0, 0),

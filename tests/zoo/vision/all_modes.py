@@ -2,47 +2,32 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+sys.path.append(str(Path(__file__).parents[2] / "helpers"))
+
+from pictures import png  # pyright: ignore[reportMissingImports]
+
+Writer = Callable[[Image.Image, Path], None]
+
 ORIENTATION = 0x0112
 TURNS = {3: "ROTATE_180", 5: "TRANSPOSE", 6: "ROTATE_90", 8: "ROTATE_270"}
 """What an image is stored as, by the orientation that its Exif tells."""
 
 
-def plain(image: Image.Image, path: Path) -> None:
-    """As it is."""
-    image.save(path)
-
-
-def gray(image: Image.Image, path: Path) -> None:
-    """Eight bits of grey."""
-    image.convert("L").save(path)
-
-
-def gray_alpha(image: Image.Image, path: Path) -> None:
-    """Grey with an alpha channel, all of it opaque."""
-    image.convert("LA").save(path)
-
-
-def opaque(image: Image.Image, path: Path) -> None:
-    """RGB with an alpha channel, all of it opaque."""
-    image.convert("RGBA").save(path)
+def mode(name: str) -> Writer:
+    """As an image of a mode of Pillow's."""
+    return lambda image, path: image.convert(name).save(path)
 
 
 def palette(image: Image.Image, path: Path) -> None:
     """Numbers of at most 256 colours."""
     image.convert("RGB").quantize(256).save(path)
-
-
-def black_and_white(image: Image.Image, path: Path) -> None:
-    """One bit, dithered."""
-    image.convert("1").save(path)
 
 
 def deep_gray(image: Image.Image, path: Path) -> None:
@@ -51,12 +36,9 @@ def deep_gray(image: Image.Image, path: Path) -> None:
 
 
 def deep_rgb(image: Image.Image, path: Path) -> None:
-    """Sixteen bits of each colour, which Pillow cannot write: PNG by hand."""
+    """Sixteen bits of each colour, which Pillow cannot write."""
     values = 257 * np.asarray(image.convert("RGB")).astype(">u2")
-    lines = b"".join(b"\0" + line.tobytes() for line in values)
-    head = struct.pack(">IIBBBBB", image.width, image.height, 16, 2, 0, 0, 0)
-    chunks = [(b"IHDR", head), (b"IDAT", zlib.compress(lines, 1)), (b"IEND", b"")]
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*each) for each in chunks))
+    path.write_bytes(png(values.tobytes(), image.width, image.height, bits=16, kind=2))
 
 
 def cmyk(image: Image.Image, path: Path) -> None:
@@ -64,7 +46,7 @@ def cmyk(image: Image.Image, path: Path) -> None:
     image.convert("RGB").convert("CMYK").save(path)
 
 
-def turned(orientation: int) -> Callable[[Image.Image, Path], None]:
+def turned(orientation: int) -> Writer:
     """Stored on its side or head, with the orientation in Exif."""
 
     def save(image: Image.Image, path: Path) -> None:
@@ -77,18 +59,12 @@ def turned(orientation: int) -> Callable[[Image.Image, Path], None]:
     return save
 
 
-def chunk(kind: bytes, content: bytes) -> bytes:
-    """A part of a PNG file."""
-    check = zlib.crc32(kind + content)
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)
-
-
-EXACT: dict[str, tuple[str, Callable[[Image.Image, Path], None]]] = {
-    "rgb": (".png", lambda image, path: plain(image.convert("RGB"), path)),
-    "bmp": (".bmp", lambda image, path: plain(image.convert("RGB"), path)),
-    "grey": (".png", gray),
-    "grey-alpha": (".png", gray_alpha),
-    "rgba": (".png", opaque),
+EXACT: dict[str, tuple[str, Writer]] = {
+    "rgb": (".png", mode("RGB")),
+    "bmp": (".bmp", mode("RGB")),
+    "grey": (".png", mode("L")),
+    "grey-alpha": (".png", mode("LA")),
+    "rgba": (".png", mode("RGBA")),
     "palette": (".png", palette),
     "gif": (".gif", palette),
     "deep-grey": (".png", deep_gray),
@@ -101,10 +77,10 @@ EXACT: dict[str, tuple[str, Callable[[Image.Image, Path], None]]] = {
 
 MODES = {
     **EXACT,
-    "jpeg": (".jpg", lambda image, path: plain(image.convert("RGB"), path)),
+    "jpeg": (".jpg", mode("RGB")),
     "cmyk-jpeg": (".jpg", cmyk),
     "turned-jpeg": (".jpg", turned(6)),
-    "one-bit": (".png", black_and_white),
+    "one-bit": (".png", mode("1")),
 }
 """All modes: those of `EXACT` and those that change values a little."""
 
@@ -143,11 +119,10 @@ def broken(folder: Path) -> list[Path]:
     noise(0, (40, 50)).save(whole)
     content = whole.read_bytes()
     whole.unlink()
-    head = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
     contents = {
         "cut.png": content[: len(content) // 2],
         "empty.png": b"",
-        "huge.png": b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IEND", b""),
+        "huge.png": png(b"", 60_000, 60_000, kind=2),
         "text.png": b"not an image\n" * 20,
         "zeros.jpg": bytes(1000),
     }

@@ -25,12 +25,12 @@ TREE = {
 
 
 @pytest.fixture
-def trainer() -> Trainer:
+def trainer():
     recipe = recipes.parse(TREE)
     return Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
 
 
-def test_the_loss_of_training_has_the_mean_of_the_parts(trainer: Trainer) -> None:
+def test_the_loss_of_training_has_the_mean_of_the_parts(trainer):
     images, targets, *_ = trainer.task.sample("train", 16)
     prediction = trainer.model.train()(images)
     total = evaluation.loss_of(
@@ -44,7 +44,7 @@ def test_the_loss_of_training_has_the_mean_of_the_parts(trainer: Trainer) -> Non
     torch.testing.assert_close(total, own + 0.5 * (parts[0] + parts[1]) / 2)
 
 
-def test_evaluation_has_the_loss_of_the_answer_alone(trainer: Trainer) -> None:
+def test_evaluation_has_the_loss_of_the_answer_alone(trainer):
     images, targets, *_ = trainer.task.sample("test", 450)
     found = evaluation.evaluate(trainer.model, trainer.task, trainer.accelerator)
     with torch.no_grad():
@@ -52,7 +52,7 @@ def test_evaluation_has_the_loss_of_the_answer_alone(trainer: Trainer) -> None:
     assert found["loss"] == pytest.approx(float(functional.cross_entropy(output, targets)))
 
 
-def test_a_step_trains_the_heads(trainer: Trainer) -> None:
+def test_a_step_trains_the_heads(trainer):
     heads = {k: v.clone() for k, v in trainer.model.state_dict().items() if "auxiliary" in k}
     assert len(heads) == 4
     for _ in range(2):  # the first has the learning rate 0 where there is a warm-up
@@ -61,7 +61,7 @@ def test_a_step_trains_the_heads(trainer: Trainer) -> None:
     assert all(not torch.equal(after[key], value) for key, value in heads.items())
 
 
-def test_the_loss_that_is_shown_of_training_is_that_of_the_answer_too(trainer: Trainer) -> None:
+def test_the_loss_that_is_shown_of_training_is_that_of_the_answer_too(trainer):
     seen = []
     whole = trainer.task.sums
 

@@ -1,17 +1,17 @@
 """Batch normalisation that is evaluated after a few steps."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from equilibria.zoo.vision.model.mdeq import BatchNorm2d
 
 
-def batches(count: int) -> list[Tensor]:
+def batches(count):
     generator = torch.Generator().manual_seed(0)
     return [5.0 + 0.1 * torch.randn(64, 3, 4, 4, generator=generator) for _ in range(count)]
 
 
-def test_after_a_few_batches_an_evaluation_is_normalised() -> None:
+def test_after_a_few_batches_an_evaluation_is_normalised():
     for count in (1, 3, 20):
         norm, torchs = BatchNorm2d(3), nn.BatchNorm2d(3)
         for batch in batches(count):
@@ -22,7 +22,7 @@ def test_after_a_few_batches_an_evaluation_is_normalised() -> None:
         assert all(map(torch.equal, norm.state_dict().values(), torchs.state_dict().values()))
 
 
-def test_before_a_batch_and_after_many_it_is_torchs() -> None:
+def test_before_a_batch_and_after_many_it_is_torchs():
     norm, torchs = BatchNorm2d(3).eval(), nn.BatchNorm2d(3).eval()
     batch = batches(1)[0]
     assert torch.equal(norm(batch), torchs(batch))
@@ -34,7 +34,7 @@ def test_before_a_batch_and_after_many_it_is_torchs() -> None:
     assert torch.equal(norm(batch), torchs(batch))
 
 
-def test_a_channel_that_is_always_zero_stays_zero() -> None:
+def test_a_channel_that_is_always_zero_stays_zero():
     norm = BatchNorm2d(3)
     for _ in range(3):
         norm(torch.zeros(4, 3, 2, 2))

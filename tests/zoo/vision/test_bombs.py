@@ -5,7 +5,6 @@ import io
 import os
 import socket
 import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,12 +16,12 @@ from equilibria.run import data
 from equilibria.run.data import DataError
 from equilibria.zoo.io import archive, decode, download
 from equilibria.zoo.vision.data import mnist
-from pictures import folder
+from pictures import folder, png
 
 # --- what a header promises ----------------------------------------------------------------------
 
 
-def header(*shape: int) -> bytes:
+def header(*shape):
     return bytes((0, 0, 8, len(shape))) + struct.pack(f">{len(shape)}I", *shape)
 
 
@@ -37,9 +36,7 @@ def header(*shape: int) -> bytes:
     ids=["huge", "overflow", "axes", "empty"],
 )
 @pytest.mark.parametrize("name", ["file", "file.gz"])
-def test_an_absurd_header_of_an_idx_file_is_named(
-    tmp_path: Path, name: str, content: bytes, message: str
-) -> None:
+def test_an_absurd_header_of_an_idx_file_is_named(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     with pytest.raises(DataError, match=message):
         mnist.read_idx(tmp_path / name)
@@ -48,9 +45,7 @@ def test_an_absurd_header_of_an_idx_file_is_named(
 BOMB = gzip.compress(header(2, 3) + bytes(1 << 26))
 
 
-def test_no_more_of_an_idx_file_is_unpacked_than_its_header_says(
-    tmp_path: Path, unpacked: Callable[[], int]
-) -> None:
+def test_no_more_of_an_idx_file_is_unpacked_than_its_header_says(tmp_path, unpacked):
     (tmp_path / "file.gz").write_bytes(BOMB)
     with pytest.raises(DataError, match="holds more entries, but its header says 6"):
         mnist.read_idx(tmp_path / "file.gz")
@@ -60,27 +55,18 @@ def test_no_more_of_an_idx_file_is_unpacked_than_its_header_says(
 # --- images --------------------------------------------------------------------------------------
 
 
-def png(width: int, height: int) -> bytes:
+def large(width, height):
     """A PNG of a kilobyte that says it has so many pixels."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        crc = struct.pack(">I", zlib.crc32(kind + content))
-        return struct.pack(">I", len(content)) + kind + content + crc
-
-    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    body = zlib.compress(bytes(100_000))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+    return png(bytes(100_000), width, height, kind=2)
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("side", [8_001, 10_000, 13_000, 60_000])
 @pytest.mark.parametrize("options", [{}, {"size": 32}])
-def test_an_image_of_too_many_pixels_is_named_and_not_decoded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: int, options: dict[str, int]
-) -> None:
+def test_an_image_of_too_many_pixels_is_named_and_not_decoded(tmp_path, monkeypatch, side, options):
     limit = Image.MAX_IMAGE_PIXELS
     path = folder(tmp_path, {"cat": 3, "dog": 3}) / "dog" / "001.png"
-    path.write_bytes(png(side, side))
+    path.write_bytes(large(side, side))
     monkeypatch.setattr(Image.Image, "load", None)
     with pytest.raises(DataError) as caught:
         data.load(str(tmp_path), **options)
@@ -90,19 +76,19 @@ def test_an_image_of_too_many_pixels_is_named_and_not_decoded(
 
 
 @pytest.mark.filterwarnings("error::PIL.Image.DecompressionBombWarning")
-def test_pillows_own_warning_is_not_seen_as_an_error(tmp_path: Path) -> None:
+def test_pillows_own_warning_is_not_seen_as_an_error(tmp_path):
     with pytest.raises(DataError, match="more than the 64 megapixels"):
-        decode.identify_image(io.BytesIO(png(10_000, 10_000)), "big.png")
+        decode.identify_image(io.BytesIO(large(10_000, 10_000)), "big.png")
 
 
-def test_an_image_that_became_too_large_is_named_where_it_is_decoded() -> None:
+def test_an_image_that_became_too_large_is_named_where_it_is_decoded():
     with pytest.raises(DataError, match=r"big\.png has 8001 x 8000 pixels, more than the 64 mega"):
-        decode.pixels(png(8_000, 8_001), "big.png", "RGB", (8, 8), lambda h, w: (0, 0, h, w))
-    found = decode.pixels(png(100, 100), "small.png", "RGB", (8, 8), lambda h, w: (0, 0, h, w))
+        decode.pixels(large(8_000, 8_001), "big.png", "RGB", (8, 8), lambda h, w: (0, 0, h, w))
+    found = decode.pixels(large(100, 100), "small.png", "RGB", (8, 8), lambda h, w: (0, 0, h, w))
     assert (found == np.zeros((3, 8, 8))).all()
 
 
-def test_a_huge_file_is_not_read_as_an_image(tmp_path: Path) -> None:
+def test_a_huge_file_is_not_read_as_an_image(tmp_path):
     path = folder(tmp_path, {"cat": 3, "dog": 3}) / "dog" / "001.png"
     os.truncate(path, 1 << 32)  # without taking room on the disk
     with pytest.raises(DataError, match=r"001\.png has 4,294,967,296 bytes, and the file of an"):
@@ -112,7 +98,7 @@ def test_a_huge_file_is_not_read_as_an_image(tmp_path: Path) -> None:
 # --- what is no regular file ---------------------------------------------------------------------
 
 
-def bound(path: Path) -> None:
+def bound(path):
     with socket.socket(socket.AF_UNIX) as each:
         each.bind(str(path))
 
@@ -126,16 +112,14 @@ STRANGE: list[tuple[str, Callable[[Path], object], str]] = [
 
 
 @pytest.mark.parametrize(("make", "message"), [s[1:] for s in STRANGE], ids=[s[0] for s in STRANGE])
-def test_only_regular_files_are_opened_as_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], object], message: str
-) -> None:
+def test_only_regular_files_are_opened_as_images(tmp_path, monkeypatch, make, message):
     monkeypatch.chdir(folder(tmp_path, {"cat": 3, "dog": 3}) / "dog")  # a socket's path is short
     make(Path("odd.png"))
     with pytest.raises(DataError, match=f"odd.png cannot be read: .*{message}"):
         data.load(str(tmp_path))
 
 
-def test_a_file_that_became_a_pipe_does_not_hang(tmp_path: Path) -> None:
+def test_a_file_that_became_a_pipe_does_not_hang(tmp_path):
     images = data.load(str(folder(tmp_path, {"cat": 3, "dog": 3})))
     path = tmp_path / images.train.names[0]
     path.unlink()
@@ -146,14 +130,10 @@ def test_a_file_that_became_a_pipe_does_not_hang(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "read",
-    [
-        mnist.read_idx,
-        download.digest,
-        lambda path: dict(archive.read_tar(path, lambda name: True)),
-    ],
+    [mnist.read_idx, download.digest, lambda path: dict(archive.read_tar(path, lambda name: True))],
     ids=["idx", "checksum", "tar"],
 )
-def test_a_pipe_is_not_opened_as_data(tmp_path: Path, read: Callable[[Path], object]) -> None:
+def test_a_pipe_is_not_opened_as_data(tmp_path, read):
     os.mkfifo(tmp_path / "file.gz")
     with pytest.raises(DataError, match=r"file\.gz cannot be read: it is a named pipe"):
         read(tmp_path / "file.gz")

@@ -8,7 +8,6 @@ import pickle
 import pickletools
 import tarfile
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,24 +34,24 @@ LABELS = cifar.LABELS10
 VERSIONS = (BINARY10, PYTHON10)
 
 
-def images(seed: int, count: int, classes: int = 10) -> tuple[np.ndarray, np.ndarray]:
+def images(seed, count, classes=10):
     """Noise as images (count, 3072) and their labels, uint8."""
     generator = np.random.default_rng(seed)
     pixels = generator.integers(0, 256, (count, 3072)).astype(np.uint8)
     return pixels, (np.arange(count) % classes).astype(np.uint8)
 
 
-def binary(pixels: np.ndarray, labels: np.ndarray, extra: int = 0) -> bytes:
+def binary(pixels, labels, extra=0):
     columns = [np.full((len(labels), 1), 7, np.uint8)] * extra
     return np.hstack([*columns, labels[:, None], pixels]).tobytes()
 
 
-def python(pixels: np.ndarray, labels: np.ndarray, key: str = "labels") -> bytes:
+def python(pixels, labels, key="labels"):
     """A batch as Python 2 pickled it: protocol 2, names and bytes as byte strings."""
     return pickle.dumps({"data": pixels, key: labels.tolist(), "batch_label": "x"}, protocol=2)
 
 
-def tar(files: dict[str, bytes]) -> bytes:
+def tar(files):
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, content in files.items():
@@ -66,14 +65,14 @@ BATCHES = {name: images(place, 10) for place, name in enumerate("12345t")}
 """Ten images in each of the six files."""
 
 
-def official(form: int) -> dict[str, bytes]:
+def official(form):
     """The files of a version of CIFAR-10, by their names in the archive."""
     version, write = VERSIONS[form], (binary, python)[form]
     files = zip(version.names, BATCHES.values(), strict=True)
     return {f"{version.folder}/{name}": write(*batch) for name, batch in files}
 
 
-def publish(monkeypatch: pytest.MonkeyPatch, form: int, archive: bytes) -> None:
+def publish(monkeypatch, form, archive):
     """Let the small archive, and its files, be the published ones."""
     contents = {name.partition("/")[2]: content for name, content in official(form).items()}
     md5 = {n: f"md5:{hashlib.md5(contents[n]).hexdigest()}" for n in VERSIONS[form].checksums}
@@ -84,7 +83,7 @@ def publish(monkeypatch: pytest.MonkeyPatch, form: int, archive: bytes) -> None:
     monkeypatch.setattr(cifar, "COUNTS", {"train": 50, "test": 10})
 
 
-def check(dataset: data.Dataset) -> None:
+def check(dataset):
     pixels = np.concatenate([batch[0] for batch in BATCHES.values()]).reshape(-1, 3, 32, 32)
     assert dataset.train.inputs.dtype == torch.uint8
     assert np.array_equal(dataset.train.inputs.numpy(), pixels[:50])
@@ -98,14 +97,7 @@ def check(dataset: data.Dataset) -> None:
 @pytest.mark.parametrize("form", [0, 1], ids=["binary", "python"])
 @pytest.mark.parametrize("packed", [True, False], ids=["archive", "unpacked"])
 @pytest.mark.parametrize("place", ["cifar10", "."], ids=["named", "root"])
-def test_official_versions_are_found(
-    tmp_path: Path,
-    cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    form: int,
-    packed: bool,
-    place: str,
-) -> None:
+def test_official_versions_are_found(tmp_path, cache, monkeypatch, form, packed, place):
     files = official(form)
     archive = tar(files)
     if packed:
@@ -119,9 +111,7 @@ def test_official_versions_are_found(
     check(data.load("cifar10", tmp_path, download=False))
 
 
-def test_what_is_missing_is_downloaded_once(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_missing_is_downloaded_once(tmp_path, cache, monkeypatch):
     archive = tar(official(0))
     with serving() as server:
         server.files = {BINARY10.archive: archive}
@@ -133,19 +123,19 @@ def test_what_is_missing_is_downloaded_once(
     assert (tmp_path / "cifar10" / BINARY10.archive).is_file()
 
 
-def test_missing(tmp_path: Path, cache: Path) -> None:
+def test_missing(tmp_path, cache):
     match = r"cifar-10-binary\.tar\.gz or cifar-10-python\.tar\.gz was not found in .*160 MB"
     with pytest.raises(DataError, match=match):
         data.load("cifar10", tmp_path, download=False)
 
 
-def test_another_archive_of_that_name(tmp_path: Path, cache: Path) -> None:
+def test_another_archive_of_that_name(tmp_path, cache):
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(tar(official(1)))
     with pytest.raises(DataError, match=r"cifar-10-python\.tar\.gz is damaged or the wrong file"):
         data.load("cifar10", tmp_path, download=False)
 
 
-def test_a_cut_archive(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_archive(tmp_path, cache, monkeypatch):
     archive = tar(official(0))[:-400]
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(archive)
     publish(monkeypatch, 0, archive)
@@ -153,9 +143,7 @@ def test_a_cut_archive(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPa
         data.load("cifar10", tmp_path, download=False)
 
 
-def test_an_archive_without_a_batch(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_without_a_batch(tmp_path, cache, monkeypatch):
     files = official(0)
     del files["cifar-10-batches-bin/data_batch_3.bin"]
     archive = tar(files)
@@ -168,7 +156,7 @@ def test_an_archive_without_a_batch(
 # --- formats -------------------------------------------------------------------------------------
 
 
-def test_the_label_of_cifar_100_is_the_fine_one() -> None:
+def test_the_label_of_cifar_100_is_the_fine_one():
     pixels, labels = images(3, 20, 100)
     found, fine = records(binary(pixels, labels, extra=1), "x", 2)
     assert np.array_equal(found.reshape(20, -1), pixels) and np.array_equal(fine, labels)
@@ -176,7 +164,7 @@ def test_the_label_of_cifar_100_is_the_fine_one() -> None:
     assert np.array_equal(found.reshape(20, -1), pixels) and np.array_equal(fine, labels)
 
 
-def test_cifar_100_has_a_hundred_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cifar_100_has_a_hundred_classes(monkeypatch):
     labels = list(CIFAR100.read.keywords["labels"])
     assert len(set(labels)) == 100 and labels == sorted(labels)
     monkeypatch.setattr(cifar, "COUNTS", {"train": 20, "test": 20})
@@ -187,7 +175,7 @@ def test_cifar_100_has_a_hundred_classes(monkeypatch: pytest.MonkeyPatch) -> Non
         BINARY100.read_split("test", contents, 10)
 
 
-def test_a_label_below_zero_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_label_below_zero_is_named(monkeypatch):
     monkeypatch.setattr(cifar, "COUNTS", {"train": 20, "test": 20})
     pixels, targets = images(3, 20)
     content = python(pixels, targets.astype(np.int64) - 1, "fine_labels")
@@ -198,9 +186,7 @@ def test_a_label_below_zero_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "version"), [("cifar10", BINARY10), ("cifar100", BINARY100)], ids=["10", "100"]
 )
-def test_unpacked_files_with_too_few_images_are_refused(
-    tmp_path: Path, cache: Path, name: str, version: cifar.Version
-) -> None:
+def test_unpacked_files_with_too_few_images_are_refused(tmp_path, cache, name, version):
     """Of the binary version nobody published what the checksums of its files are."""
     (tmp_path / version.folder).mkdir()
     content = binary(*images(3, 10), extra=int(version is BINARY100))
@@ -213,7 +199,7 @@ def test_unpacked_files_with_too_few_images_are_refused(
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 3072, b"x" * 6147], ids=["none", "short", "odd"])
-def test_records_that_are_not_whole(content: bytes) -> None:
+def test_records_that_are_not_whole(content):
     with pytest.raises(DataError, match=r"a\.bin has \d+ bytes, not a multiple of the 3073"):
         records(content, "a.bin", 1)
 
@@ -230,16 +216,14 @@ class Evil:
     [pickle.dumps(Evil()), pickle.dumps({"data": Evil()}), b"no pickle", pickle.dumps([1])],
     ids=["function", "inside", "garbage", "list"],
 )
-def test_a_pickle_that_is_no_batch_does_nothing(
-    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pickle_that_is_no_batch_does_nothing(content, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=r"data_batch_1 is damaged or not a batch of CIFAR images"):
         read_pickle(content, "data_batch_1", "labels")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_test_pickles_ask_for_arrays_alone() -> None:
+def test_the_test_pickles_ask_for_arrays_alone():
     asked = [op.name for op, _, _ in pickletools.genops(python(*images(0, 2)))]
     assert "GLOBAL" in asked  # else nothing was tried
 
@@ -250,7 +234,7 @@ LOSSY = pytest.mark.filterwarnings("ignore:CIFAR-10 .JPEG copy.:UserWarning")
 
 
 @pytest.fixture
-def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+def copy(tmp_path, monkeypatch):
     """The files of a copy with two training images and a test image a class."""
     monkeypatch.setattr(jpeg_copy, "JPEG_COUNTS", {"train": 2, "test": 1})
     counts = {"train": 2, "test": 1}
@@ -262,16 +246,14 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     }
 
 
-def packed(root: Path, files: dict[str, bytes]) -> Path:
+def packed(root, files):
     (root / "cifar10_jpeg").mkdir(exist_ok=True)
     path = root / "cifar10_jpeg" / jpeg_copy.REMOTE.files[0]
     path.write_bytes(tar(files))
     return path
 
 
-def test_the_copy_says_what_it_is_and_is_decoded_once(
-    tmp_path: Path, cache: Path, copy: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_copy_says_what_it_is_and_is_decoded_once(tmp_path, cache, copy, monkeypatch):
     packed(tmp_path, copy)
     with pytest.warns(
         UserWarning, match=r"CIFAR-10 \(JPEG copy\) is read from .*official data: https"
@@ -286,7 +268,7 @@ def test_the_copy_says_what_it_is_and_is_decoded_once(
 
 
 @LOSSY
-def test_a_damaged_cache_is_made_anew(tmp_path: Path, cache: Path, copy: dict[str, bytes]) -> None:
+def test_a_damaged_cache_is_made_anew(tmp_path, cache, copy):
     packed(tmp_path, copy)
     first = data.load("cifar10", tmp_path, download=False)
     (file,) = (cache / "equilibria" / "images").glob("*.safetensors")
@@ -298,9 +280,7 @@ def test_a_damaged_cache_is_made_anew(tmp_path: Path, cache: Path, copy: dict[st
 
 
 @LOSSY
-def test_another_archive_is_another_cache(
-    tmp_path: Path, cache: Path, copy: dict[str, bytes]
-) -> None:
+def test_another_archive_is_another_cache(tmp_path, cache, copy):
     packed(tmp_path, copy)
     first = data.load("cifar10", tmp_path, download=False)
     copy["test/cat/0000.jpg"] = content(picture(999, (32, 32)))
@@ -308,9 +288,7 @@ def test_another_archive_is_another_cache(
     assert data.load("cifar10", tmp_path, download=False).checksum != first.checksum
 
 
-def test_the_official_images_come_first(
-    tmp_path: Path, cache: Path, copy: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_official_images_come_first(tmp_path, cache, copy, monkeypatch):
     packed(tmp_path, copy)
     archive = tar(official(1))
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(archive)
@@ -338,14 +316,7 @@ def test_the_official_images_come_first(
     ],
     ids=["missing", "class", "no-image", "size", "truncated"],
 )
-def test_another_copy_is_refused(
-    tmp_path: Path,
-    cache: Path,
-    copy: dict[str, bytes],
-    name: str,
-    content: bytes | None,
-    message: str,
-) -> None:
+def test_another_copy_is_refused(tmp_path, cache, copy, name, content, message):
     copy.pop(name, None)
     if content is not None:
         copy[name] = content
@@ -358,7 +329,7 @@ def test_another_copy_is_refused(
 @LOSSY
 @pytest.mark.slow
 @pytest.mark.data
-def test_the_real_copy(real: Path) -> None:
+def test_the_real_copy(real):
     if not jpeg_copy.REMOTE.find(remote.data_folders("cifar10")):
         pytest.skip("EQUILIBRIA_DATA names no folder with the JPEG copy of CIFAR-10")
     found = data.load("cifar10", download=False)

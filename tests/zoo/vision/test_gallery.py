@@ -2,7 +2,6 @@
 
 import io
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,7 +17,7 @@ from equilibria.run.pictures import image_png, make_colors, numbers_png, size_to
 from equilibria.solve import Anderson, Picard, Status
 from equilibria.zoo.vision.data.segmentation import MaskedImages
 from equilibria.zoo.vision.data.segmentation.masks import Kept
-from equilibria.zoo.vision.model.mdeq import MDEQ, MDEQConfig
+from equilibria.zoo.vision.model.mdeq import MDEQConfig
 from equilibria.zoo.vision.model.single_scale import DenseConfig
 from equilibria.zoo.vision.task.segmentation import SegmentationTask
 
@@ -36,7 +35,7 @@ CONV = {
 # --- where places settle --------------------------------------------------------------------------
 
 
-def test_a_place_is_settled_from_where_it_stays_near() -> None:
+def test_a_place_is_settled_from_where_it_stays_near():
     value = torch.ones(1, 2, 1, 4)  # of root mean square 1
     errors = torch.tensor(
         [
@@ -54,7 +53,7 @@ def test_a_place_is_settled_from_where_it_stays_near() -> None:
     assert count_to_settle(states[1::2], value, [1, 3], 7, rtol=0.1).tolist() == [[[3, 1, 3, 7]]]
 
 
-def test_samples_and_channels_do_not_mix() -> None:
+def test_samples_and_channels_do_not_mix():
     value = torch.tensor([1.0, 100.0]).view(2, 1, 1, 1).expand(2, 4, 1, 2)
     state = value.clone()
     state[:, 0, 0, 0] += 1.0  # half of it in the root mean square over four channels
@@ -62,7 +61,7 @@ def test_samples_and_channels_do_not_mix() -> None:
     assert count_to_settle([state], value, [0], 3, rtol=0.6).tolist() == [[[0, 0]], [[0, 0]]]
 
 
-def multiscale(**layer: object) -> MDEQ:
+def multiscale(**layer):
     """Without norms and with small kernels, so that plain iteration converges."""
     torch.manual_seed(0)
     config = MDEQConfig(
@@ -80,7 +79,7 @@ def multiscale(**layer: object) -> MDEQ:
     return config.build(**layer).eval()
 
 
-def test_the_highest_resolution_of_a_multiscale_network_is_mapped() -> None:
+def test_the_highest_resolution_of_a_multiscale_network_is_mapped():
     model = multiscale(solver=Picard(rtol=1e-2, max_evals=200))
     image = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(1))
     found = measure_settling(model, image, 1e-2)
@@ -97,7 +96,7 @@ def test_the_highest_resolution_of_a_multiscale_network_is_mapped() -> None:
     assert not any(far[last:]) and far[last - 1]
 
 
-def test_without_z_star_or_places_there_is_no_map() -> None:
+def test_without_z_star_or_places_there_is_no_map():
     image = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(1))
     stopped = measure_settling(multiscale(solver=Anderson(rtol=1e-9, max_evals=3)), image, 1e-9)
     assert stopped is not None and stopped.after is None
@@ -110,7 +109,7 @@ def test_without_z_star_or_places_there_is_no_map() -> None:
 # --- pictures -------------------------------------------------------------------------------------
 
 
-def test_small_images_are_enlarged_and_large_ones_reduced() -> None:
+def test_small_images_are_enlarged_and_large_ones_reduced():
     assert size_to_look_at(8, 8) == (120, 120)
     assert size_to_look_at(28, 28) == (140, 140)
     assert size_to_look_at(120, 160) == (120, 160)
@@ -119,12 +118,12 @@ def test_small_images_are_enlarged_and_large_ones_reduced() -> None:
     assert size_to_look_at(2, 100) == (6, 300)
 
 
-def test_a_page_of_pictures_stays_small() -> None:
+def test_a_page_of_pictures_stays_small():
     noise = torch.rand(3, 720, 960, generator=torch.Generator().manual_seed(0))
     assert len(image_png(noise, size_to_look_at(720, 960))) < 150_000
 
 
-def test_pixels_stay_squares_and_numbers_stay_numbers() -> None:
+def test_pixels_stay_squares_and_numbers_stay_numbers():
     image = torch.tensor([[[0.0, 1.0], [2.0, -1.0]]])
     shown = np.asarray(Image.open(io.BytesIO(image_png(image, (4, 6)))))
     assert shown.shape == (4, 6)
@@ -142,7 +141,7 @@ def test_pixels_stay_squares_and_numbers_stay_numbers() -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory):
     place = tmp_path_factory.mktemp("gallery")
     (place / "conv.yaml").write_text(json.dumps(CONV))
     assert main(["train", str(place / "conv.yaml"), "--out", str(place / "run")]) == 0
@@ -150,9 +149,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("unsaved")
-def test_the_report_shows_mistakes_and_maps_and_keeps_them(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_report_shows_mistakes_and_maps_and_keeps_them(trained, monkeypatch, capsys):
     report = ["report", str(trained), "--no-doctor"]
     assert main([*report, "--no-gallery"]) == 0
     assert "--no-gallery skipped it" in (trained / "report.html").read_text()
@@ -177,7 +174,7 @@ def test_the_report_shows_mistakes_and_maps_and_keeps_them(
     assert (trained / "report.html").read_text() == html
 
 
-def test_a_gallery_of_other_weights_or_a_damaged_one_is_made_again(trained: Path) -> None:
+def test_a_gallery_of_other_weights_or_a_damaged_one_is_made_again(trained):
     folder = run.Folder(trained)
     made = gallery.hang(run.load(trained))
     kept = gallery.read(folder)
@@ -198,10 +195,8 @@ def test_a_gallery_of_other_weights_or_a_damaged_one_is_made_again(trained: Path
 
 
 @pytest.mark.usefixtures("unsaved")
-def test_without_its_data_a_run_is_reported_without_images(
-    trained: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def load(*_: object, **__: object) -> None:
+def test_without_its_data_a_run_is_reported_without_images(trained, monkeypatch):
+    def load(*_, **__):
         raise run.RunError("the images are gone")
 
     monkeypatch.setattr(run, "load", load)
@@ -221,7 +216,7 @@ class Sure(Model):
         return Prediction(torch.cat([0.5 - bright, bright - 0.5], 1), ())
 
 
-def halves(count: int = 9) -> MaskedImages:
+def halves(count=9):
     images = torch.zeros(count, 3, 6, 8, dtype=torch.uint8)
     images[..., 4:] = 255
     masks = (images[:, 0] > 0).to(torch.uint8)
@@ -233,7 +228,7 @@ def halves(count: int = 9) -> MaskedImages:
     return MaskedImages(names=names, sizes=sizes, channels=3, source=kept, places=range(count))
 
 
-def scenes(model: Model, folder: Path, **images: MaskedImages) -> run.Run:
+def scenes(model, folder, **images):
     task = object.__new__(SegmentationTask)
     task.images, task.statistics, task.numbers = images, None, None
     task.labels, task.colors, task.classes = ("left", "right"), ((0, 0, 128), (128, 0, 0)), 2
@@ -242,7 +237,7 @@ def scenes(model: Model, folder: Path, **images: MaskedImages) -> run.Run:
     return run.Run(folder, recipe, model, task, [])
 
 
-def test_masks_are_drawn_in_the_colours_of_their_classes(tmp_path: Path) -> None:
+def test_masks_are_drawn_in_the_colours_of_their_classes(tmp_path):
     content = gallery.hang(scenes(Sure(), tmp_path, test=halves()))
     assert content is not None
     assert [each["name"] for each in content["pictures"]] == [f"scene {k}" for k in (1, 3, 5, 7)]
@@ -263,13 +258,13 @@ def test_masks_are_drawn_in_the_colours_of_their_classes(tmp_path: Path) -> None
     assert (tmp_path / "gallery" / "3-told.png").is_file()
 
 
-def test_few_images_are_shown_once_each(tmp_path: Path) -> None:
+def test_few_images_are_shown_once_each(tmp_path):
     content = gallery.hang(scenes(Sure(), tmp_path, test=halves(2)))
     assert content is not None
     assert [each["name"] for each in content["pictures"]] == ["scene 0", "scene 1"]
 
 
-def test_a_network_that_tells_no_masks_has_no_gallery(tmp_path: Path) -> None:
+def test_a_network_that_tells_no_masks_has_no_gallery(tmp_path):
     class Presence(Model):
         def forward(self, x, *, carry=None):
             return Prediction({"presence": x.mean((2, 3))[:, :2]}, ())

@@ -32,7 +32,7 @@ TARGETS = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)[torch.randperm(100)]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """Twenty images of each of two classes, of sizes from 20 to 40, in noise."""
     generator = np.random.default_rng(0)
     for place, label in enumerate(("cat", "dog")):
@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 # --- which images --------------------------------------------------------------------------------
 
 
-def test_samples_are_balanced_and_those_set_aside_are_like_all() -> None:
+def test_samples_are_balanced_and_those_set_aside_are_like_all():
     learned, aside = split(TARGETS, LABELS, 10, 30)
     assert TARGETS[aside].bincount().tolist() == [5, 3, 2]
     assert TARGETS[learned].bincount().tolist() == [10, 10, 10]
@@ -56,14 +56,14 @@ def test_samples_are_balanced_and_those_set_aside_are_like_all() -> None:
     assert learned.tolist() == sorted(learned.tolist())
 
 
-def test_all_the_rest_is_learned_from() -> None:
+def test_all_the_rest_is_learned_from():
     learned, aside = split(TARGETS, LABELS, 10, None)
     assert sorted([*learned.tolist(), *aside.tolist()]) == list(range(100))
     learned, aside = split(TARGETS, LABELS, None, None)
     assert (learned.tolist(), aside) == (list(range(100)), None)
 
 
-def test_more_samples_contain_fewer_and_leave_those_set_aside() -> None:
+def test_more_samples_contain_fewer_and_leave_those_set_aside():
     few, aside = split(TARGETS, LABELS, 10, 9)
     more, same = split(TARGETS, LABELS, 10, 32)
     assert {*few.tolist()} < {*more.tolist()} and torch.equal(aside, same)
@@ -80,19 +80,19 @@ def test_more_samples_contain_fewer_and_leave_those_set_aside() -> None:
     ],
     ids=["valid", "samples", "both", "fewer-than-classes"],
 )
-def test_more_than_there_is(valid: int | None, samples: int | None, message: str) -> None:
+def test_more_than_there_is(valid, samples, message):
     with pytest.raises(ValueError, match=message):
         split(TARGETS, LABELS, valid, samples)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 50, 96])
-def test_shares_sum_up_and_leave_one_of_each(count: int) -> None:
+def test_shares_sum_up_and_leave_one_of_each(count):
     sizes = [60, 38, 1]
     found = apportion(sizes, count)
     assert sum(found) == count and all(f < s for f, s in zip(found, sizes, strict=True))
 
 
-def test_a_task_of_some_digits() -> None:
+def test_a_task_of_some_digits():
     task = ImageClassification(data="digits", size=4, samples=100, valid=47).load()
     assert task.eval_split == "valid" and task.splits == ("train", "valid", "test")
     assert [len(task.samples[name]) for name in task.splits] == [100, 47, 450]
@@ -104,7 +104,7 @@ def test_a_task_of_some_digits() -> None:
 # --- size ----------------------------------------------------------------------------------------
 
 
-def test_a_smaller_image_is_made_of_means() -> None:
+def test_a_smaller_image_is_made_of_means():
     images = torch.rand(3, 2, 8, 8)
     expected = torch.nn.functional.avg_pool2d(images, 2)
     assert torch.allclose(resize(images, 4), expected, atol=1e-6)
@@ -112,19 +112,19 @@ def test_a_smaller_image_is_made_of_means() -> None:
 
 
 @pytest.mark.parametrize("new", [1, 3, 5, 7, 9, 16])
-def test_resizing_keeps_what_is_constant_and_the_mean(new: int) -> None:
+def test_resizing_keeps_what_is_constant_and_the_mean(new):
     rows = weights(7, new)
     assert torch.allclose(rows.sum(1), torch.ones(new), atol=1e-6)
     if new <= 7:
         assert torch.allclose(rows.sum(0), torch.full((7,), new / 7), atol=1e-6)
 
 
-def test_bytes_stay_bytes() -> None:
+def test_bytes_stay_bytes():
     images = torch.tensor([[[[0, 255], [255, 255]]]], dtype=torch.uint8)
     assert resize(images, 1).tolist() == [[[[191]]]]
 
 
-def test_files_are_seen_as_a_run_has_seen_a_named_set(tmp_path: Path) -> None:
+def test_files_are_seen_as_a_run_has_seen_a_named_set(tmp_path):
     """Whose images it has averaged over areas; linear interpolation gives others."""
     config = ImageClassification(data="digits", size=3, samples=20, normalize=False)
     task = config.load()
@@ -148,7 +148,7 @@ def test_files_are_seen_as_a_run_has_seen_a_named_set(tmp_path: Path) -> None:
 # --- at random -----------------------------------------------------------------------------------
 
 
-def test_some_images_are_mirrored() -> None:
+def test_some_images_are_mirrored():
     images = torch.arange(6.0).reshape(1, 1, 2, 3).expand(200, 1, 2, 3)
     found = flip_images(images)
     mirrored = (found == images.flip(3)).all(3).all(2).flatten()
@@ -156,7 +156,7 @@ def test_some_images_are_mirrored() -> None:
     assert torch.equal(found[~mirrored], images[~mirrored])
 
 
-def test_a_part_of_everything_is_the_image() -> None:
+def test_a_part_of_everything_is_the_image():
     ramp = torch.arange(24.0).reshape(1, 1, 4, 6).expand(64, 2, 4, 6)
     square = ramp[..., :4]
     found = crop_images(square, 1.0)
@@ -166,7 +166,7 @@ def test_a_part_of_everything_is_the_image() -> None:
     assert not whole.all()
 
 
-def test_parts_show_what_is_in_their_box(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_show_what_is_in_their_box(monkeypatch):
     from equilibria.zoo.io import image_files
 
     images = torch.arange(64.0).reshape(1, 1, 8, 8)
@@ -178,7 +178,7 @@ def test_parts_show_what_is_in_their_box(monkeypatch: pytest.MonkeyPatch) -> Non
     assert torch.allclose(means[1:3, 1:3], images[0, 0, 3:5, 5:7], atol=1e-4)
 
 
-def test_training_images_alone_are_changed() -> None:
+def test_training_images_alone_are_changed():
     task = ImageClassification(data="digits", flip=True, crop=0.3).load()
     batch = task.feed(50, 0).batch(0)
     torch.manual_seed(0)
@@ -188,7 +188,7 @@ def test_training_images_alone_are_changed() -> None:
     assert torch.equal(task.sample("test", 3).inputs, data.load("digits").test.inputs[:3])
 
 
-def test_normalised_images(tmp_path: Path) -> None:
+def test_normalised_images(tmp_path):
     task = ImageClassification(data="digits", normalize=True, samples=500).load()
     inputs = task.sample("train", 500).inputs
     assert float(inputs.mean()) == pytest.approx(0, abs=1e-5)
@@ -205,7 +205,7 @@ def test_normalised_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", [0, 51, 100, 128, 254, 255])
-def test_constant_images_have_no_deviation(level: int) -> None:
+def test_constant_images_have_no_deviation(level):
     images = torch.randint(0, 256, (300, 2, 8, 8), dtype=torch.uint8)
     images[:, 1] = level
     message = rf"channel 1 is {level / 255:g} everywhere: set task\.normalize"
@@ -213,7 +213,7 @@ def test_constant_images_have_no_deviation(level: int) -> None:
         PixelStatistics.of(data.Split(images, torch.zeros(300)))
 
 
-def test_a_part_of_the_images_stands_for_all_classes() -> None:
+def test_a_part_of_the_images_stands_for_all_classes():
     """Images lie class by class: the first ones are of few classes."""
     levels = torch.arange(100, dtype=torch.float64)
     found = PixelStatistics.of(data.Split(levels.reshape(-1, 1, 1, 1), levels), most=20)
@@ -224,14 +224,14 @@ def test_a_part_of_the_images_stands_for_all_classes() -> None:
 # --- a folder ------------------------------------------------------------------------------------
 
 
-def test_a_folder_in_memory(folder: Path) -> None:
+def test_a_folder_in_memory(folder):
     task = ImageClassification(data=str(folder), size=16, valid=6, normalize=True).load()
     assert [len(task.samples[name]) for name in task.splits] == [30, 6, 4]
     assert (task.source, task.shape, task.classes) == ("pets", (3, 16, 16), 2)
     assert task.files is None and task.eval_split == "valid"
 
 
-def test_in_memory_and_from_disk_are_the_same(folder: Path, monkeypatch) -> None:
+def test_in_memory_and_from_disk_are_the_same(folder, monkeypatch):
     config = ImageClassification(data=str(folder), size=16)
     kept = config.load()
     monkeypatch.setattr("equilibria.zoo.vision.task.classification.MEMORY", 0)
@@ -245,7 +245,7 @@ def test_in_memory_and_from_disk_are_the_same(folder: Path, monkeypatch) -> None
         assert torch.equal(one.inputs, other.inputs) and torch.equal(one.targets, other.targets)
 
 
-def test_random_parts_depend_on_the_step_alone(folder: Path) -> None:
+def test_random_parts_depend_on_the_step_alone(folder):
     task = ImageClassification(data=str(folder), size=16, crop=0.2, normalize=True).load()
     feed = task.feed(8, 3)
     assert isinstance(feed, ImageFeed)
@@ -263,14 +263,14 @@ def test_random_parts_depend_on_the_step_alone(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("crop", [None, 0.5])
-def test_a_damaged_image_is_found_before_training(folder: Path, crop: float | None) -> None:
+def test_a_damaged_image_is_found_before_training(folder, crop):
     bad = folder / "dog" / "07.png"
     bad.write_bytes(bad.read_bytes()[:-500])
     with pytest.raises(DataError, match=r"dog/07\.png is damaged"):
         ImageClassification(data=str(folder), size=16, crop=crop).load()
 
 
-def test_of_many_images_a_damaged_one_is_found_when_it_is_shown(folder: Path, monkeypatch) -> None:
+def test_of_many_images_a_damaged_one_is_found_when_it_is_shown(folder, monkeypatch):
     monkeypatch.setattr(headers, "SMALL", 10)
     for name in ("cat", "dog"):
         for bad in (folder / name).iterdir():
@@ -281,7 +281,7 @@ def test_of_many_images_a_damaged_one_is_found_when_it_is_shown(folder: Path, mo
         task.load().feed(8, 0).batch(0)
 
 
-def test_images_of_their_own_to_validate_on(folder: Path, tmp_path: Path) -> None:
+def test_images_of_their_own_to_validate_on(folder, tmp_path):
     for part in ("train", "val", "test"):
         (tmp_path / "three" / part).mkdir(parents=True)
         for label in ("cat", "dog"):
@@ -292,7 +292,7 @@ def test_images_of_their_own_to_validate_on(folder: Path, tmp_path: Path) -> Non
         ImageClassification(data=name, size=8, valid=3).load()
 
 
-def test_unknown_data(tmp_path: Path) -> None:
+def test_unknown_data(tmp_path):
     with pytest.raises(
         ValueError, match=r"called 'cifra10', nor any folder; did you mean 'cifar10"
     ):
@@ -303,12 +303,21 @@ def test_unknown_data(tmp_path: Path) -> None:
         ImageClassification(data="digits", channels=3).load()
 
 
+def test_other_data_are_a_folder_named_in_full_or_a_data_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
+    images = ImageClassification(valid=10)
+    assert images.at("photos") == ImageClassification(data=str(tmp_path / "photos"), valid=10)
+    assert images.at("mnist").data == images.at("digits").at("mnist").data == "mnist"
+    assert images.at(Path("mnist")).data == str(tmp_path / "mnist")
+
+
 # --- a model for them ----------------------------------------------------------------------------
 
 MDEQ = MDEQConfig(channels=(8, 8), groups=4, head_channels=(8, 8))
 
 
-def test_shape_and_classes_are_filled_in(folder: Path) -> None:
+def test_shape_and_classes_are_filled_in(folder):
     task = ImageClassification(data=str(folder), size=16).load()
     config = task.complete(MDEQ)
     assert (config.shape, config.classes) == ((3, 16, 16), 2)
@@ -317,7 +326,7 @@ def test_shape_and_classes_are_filled_in(folder: Path) -> None:
         task.complete(DenseConfig(shape=(3, 16, 16), classes=3))
 
 
-def test_images_that_are_too_small_for_a_model(folder: Path, tmp_path: Path) -> None:
+def test_images_that_are_too_small_for_a_model(folder, tmp_path):
     small = MDEQConfig(channels=(8, 8, 8), groups=4, head_channels=(8, 8, 8))
     assert small.min_size > 2
     with pytest.raises(
@@ -332,7 +341,7 @@ def test_images_that_are_too_small_for_a_model(folder: Path, tmp_path: Path) -> 
         ImageClassification(data=str(tmp_path / "tiny")).load().complete(small)
 
 
-def test_heads_and_the_weight_of_their_loss_go_together() -> None:
+def test_heads_and_the_weight_of_their_loss_go_together():
     plain = ImageClassification(data="digits").load()
     weighted = ImageClassification(data="digits", auxiliary=0.4).load()
     heads = MDEQConfig(channels=(8, 8), groups=4, head_channels=(8, 8), auxiliary=True)
@@ -347,11 +356,11 @@ def test_heads_and_the_weight_of_their_loss_go_together() -> None:
     "bad",
     [
         *({"size": 0}, {"samples": 0}, {"valid": 0}, {"crop": 0.0}, {"crop": 1.5}),
-        *({"channels": 2}, {"auxiliary": -1.0}),
+        *({"channels": 2}, {"auxiliary": -1.0}, {"label_smoothing": 1.0}, {"shift": -1}),
     ],
     ids=str,
 )
-def test_impossible_fields(bad: dict) -> None:
+def test_impossible_fields(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         ImageClassification(**bad)
 
@@ -367,9 +376,7 @@ probes: 2
 """
 
 
-def test_a_folder_is_named_with_data(
-    folder: Path, tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_folder_is_named_with_data(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.yaml").write_text(RECIPE)
     assert main(["train", "small.yaml", "--data", "pets", "--out", "run"]) == 0
@@ -393,16 +400,14 @@ def test_a_folder_is_named_with_data(
     ],
     ids=["name", "path", "task"],
 )
-def test_data_that_cannot_be(
-    recipe: str, value: str, message: str, tmp_path: Path, monkeypatch, capsys
-) -> None:
+def test_data_that_cannot_be(recipe, value, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.yaml").write_text(RECIPE)
     assert main(["train", recipe, "--data", value, "--out", "run"]) == 1
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_long_work_shows_its_progress(monkeypatch, capsys) -> None:
+def test_long_work_shows_its_progress(monkeypatch, capsys):
     from equilibria.run.data import storage
 
     monkeypatch.setattr(storage, "_FILE", -1.0)

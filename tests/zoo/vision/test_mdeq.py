@@ -8,12 +8,10 @@ from torch.nn import functional
 import equilibria as eq
 from equilibria.nn import VariationalDropout
 from equilibria.run.models import create
-from equilibria.solve import Solver
 from equilibria.zoo.vision.model.mdeq import (
     MDEQ,
     AuxiliaryHeads,
     Fusion,
-    MDEQConfig,
     MultiscaleCell,
     ResidualBlock,
 )
@@ -31,19 +29,19 @@ CONTRACTION = {**SMALL, "norm": "none", "initial": 0.1, "weight_norm": False}
 """Kernels small enough, with no norm to make them large again, for plain iteration to converge."""
 
 
-def small(**fields: object) -> MDEQ:
+def small(**fields):
     torch.manual_seed(0)
     model = create("mdeq", **{**SMALL, **fields})
     assert isinstance(model, MDEQ)
     return model
 
 
-def cell_of(model: MDEQ) -> MultiscaleCell:
+def cell_of(model):
     assert isinstance(model.deq.cell, MultiscaleCell)
     return model.deq.cell
 
 
-def images(count: int = 3, shape: tuple[int, int, int] = (3, 8, 8), seed: int = 1) -> torch.Tensor:
+def images(count=3, shape=(3, 8, 8), seed=1):
     return torch.randn(count, *shape, generator=torch.Generator().manual_seed(seed))
 
 
@@ -51,7 +49,7 @@ def images(count: int = 3, shape: tuple[int, int, int] = (3, 8, 8), seed: int = 
 
 
 @pytest.mark.parametrize("injected", [True, False])
-def test_block_is_equation_3_1(injected: bool) -> None:
+def test_block_is_equation_3_1(injected):
     torch.manual_seed(0)
     block = ResidualBlock(4, expansion=3, groups=2, dropout=0.0, norm="group")
     for norm in (block.norm1, block.norm2, block.norm3):
@@ -59,13 +57,13 @@ def test_block_is_equation_3_1(injected: bool) -> None:
         nn.init.normal_(norm.bias)
     z, x = torch.randn(2, 4, 5, 6), torch.randn(2, 4, 5, 6)
 
-    def gn(norm: nn.GroupNorm, y: torch.Tensor) -> torch.Tensor:
+    def gn(norm, y):
         of_group = y.reshape(y.shape[0], 2, -1)
         mean, var = of_group.mean(2, keepdim=True), of_group.var(2, keepdim=True, correction=0)
         plain = ((of_group - mean) / (var + norm.eps).sqrt()).reshape(y.shape)
         return plain * norm.weight[:, None, None] + norm.bias[:, None, None]
 
-    def conv(kernel: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def conv(kernel, y):
         return functional.conv2d(y, kernel, padding=1)
 
     first = gn(block.norm1, conv(block.conv1.weight, z))
@@ -74,13 +72,13 @@ def test_block_is_equation_3_1(injected: bool) -> None:
     torch.testing.assert_close(block(z, x if injected else None), expected)
 
 
-def test_fusion_sums_what_the_other_resolutions_send() -> None:
+def test_fusion_sums_what_the_other_resolutions_send():
     torch.manual_seed(0)
     fusion = Fusion((4, 6, 2), groups=2, norm="group")
     states = [torch.randn(2, 4, 7, 9), torch.randn(2, 6, 4, 5), torch.randn(2, 2, 2, 3)]
     sent = fusion.resample
 
-    def up(y: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    def up(y, like):
         rows = torch.arange(like.shape[2]) * y.shape[2] // like.shape[2]
         columns = torch.arange(like.shape[3]) * y.shape[3] // like.shape[3]
         return y[:, :, rows][..., columns]
@@ -98,7 +96,7 @@ def test_fusion_sums_what_the_other_resolutions_send() -> None:
         torch.testing.assert_close(fused, expected)
 
 
-def test_downward_path_has_a_strided_convolution_a_level() -> None:
+def test_downward_path_has_a_strided_convolution_a_level():
     path = list(Fusion((4, 6, 2), groups=2, norm="group").resample["0to2"].children())
     kinds = [type(layer).__name__ for layer in path]
     assert kinds == ["Conv2d", "GroupNorm", "ReLU", "Conv2d", "GroupNorm"]
@@ -109,7 +107,7 @@ def test_downward_path_has_a_strided_convolution_a_level() -> None:
     ]
 
 
-def test_input_is_injected_at_the_highest_resolution_alone() -> None:
+def test_input_is_injected_at_the_highest_resolution_alone():
     model = small().eval()
     (u,) = model.inject(images())
     zeros = cell_of(model).start(u)
@@ -120,7 +118,7 @@ def test_input_is_injected_at_the_highest_resolution_alone() -> None:
         assert torch.equal(got, expected)
 
 
-def test_lower_resolutions_learn_of_the_input_at_the_equilibrium() -> None:
+def test_lower_resolutions_learn_of_the_input_at_the_equilibrium():
     three = {**CONTRACTION, "channels": (4, 4, 4), "head_channels": (2, 2, 2)}
     model = small(**three).eval()
     x = images().requires_grad_()
@@ -138,7 +136,7 @@ def test_lower_resolutions_learn_of_the_input_at_the_equilibrium() -> None:
 @pytest.mark.parametrize(
     ("resolutions", "size"), [(1, (8, 8)), (2, (9, 13)), (3, (16, 10)), (4, (9, 13)), (4, (8, 8))]
 )
-def test_any_number_of_resolutions_and_size(resolutions: int, size: tuple[int, int]) -> None:
+def test_any_number_of_resolutions_and_size(resolutions, size):
     shape = (1, *size)
     per_level = {"channels": (4,) * resolutions, "head_channels": (2,) * resolutions}
     model = small(shape=shape, solver=eq.Picard(max_evals=3), **per_level).eval()
@@ -151,20 +149,20 @@ def test_any_number_of_resolutions_and_size(resolutions: int, size: tuple[int, i
 
 
 @pytest.mark.parametrize("halvings", [0, 1, 2, 3])
-def test_stem_halves(halvings: int) -> None:
+def test_stem_halves(halvings):
     model = small(shape=(3, 32, 20), halvings=halvings).eval()
     (u,) = model.inject(images(2, (3, 32, 20)))
     assert u.shape == (2, 4, -(-32 // 2**halvings), -(-20 // 2**halvings))
 
 
-def test_one_resolution_is_the_block_alone() -> None:
+def test_one_resolution_is_the_block_alone():
     model = small(channels=(4,), head_channels=(2,)).eval()
     (u,) = model.inject(images())
     z = torch.randn_like(u)
     assert torch.equal(cell_of(model)((z,), u)[0], cell_of(model).blocks[0](z, u))
 
 
-def test_other_image_sizes_than_the_config_names() -> None:
+def test_other_image_sizes_than_the_config_names():
     model = small().eval()
     assert model(images(2, (3, 12, 20))).output.shape == (2, 4)
 
@@ -184,12 +182,12 @@ def test_other_image_sizes_than_the_config_names() -> None:
         (eq.Auto(max_evals=30), True),
     ],
 )
-def test_layout_stays_through_the_solver(last: bool | None, solver: Solver) -> None:
+def test_layout_stays_through_the_solver(last, solver):
     model = small(solver=solver, channels_last=last)
     layout = torch.channels_last if last else torch.contiguous_format
     seen: list[bool] = []
 
-    def look(_: nn.Module, inputs: tuple) -> None:
+    def look(_, inputs):
         states, u = inputs
         assert isinstance(states, tuple) and len(states) == 2
         seen.extend(
@@ -205,7 +203,7 @@ def test_layout_stays_through_the_solver(last: bool | None, solver: Solver) -> N
         assert state.is_contiguous(memory_format=layout)
 
 
-def test_samples_do_not_depend_on_their_batch() -> None:
+def test_samples_do_not_depend_on_their_batch():
     model = small(solver=eq.Anderson(rtol=1e-6, max_evals=100)).eval().double()
     x = images().double()
     whole = model(x)
@@ -215,7 +213,7 @@ def test_samples_do_not_depend_on_their_batch() -> None:
         assert alone.solution.stats.evals == whole.solution.stats.evals[i]
 
 
-def test_gradient_is_that_of_the_unrolled_network_in_the_limit() -> None:
+def test_gradient_is_that_of_the_unrolled_network_in_the_limit():
     solver, linear = eq.Anderson(rtol=1e-12, max_evals=300), eq.GMRES(rtol=1e-12)
     model = small(**CONTRACTION, solver=solver, adjoint=eq.Implicit(linear=linear)).double()
     unrolled = create("mdeq-unrolled", **CONTRACTION, layers=80).double()
@@ -232,7 +230,7 @@ def test_gradient_is_that_of_the_unrolled_network_in_the_limit() -> None:
         torch.testing.assert_close(parameter.grad, expected, rtol=1e-6, atol=1e-9)
 
 
-def test_gradient_is_that_of_finite_differences() -> None:
+def test_gradient_is_that_of_finite_differences():
     solver, linear = eq.Broyden(rtol=1e-11, max_evals=400), eq.GMRES(rtol=1e-10, max_evals=400)
     model = small(solver=solver, adjoint=eq.Implicit(linear=linear)).double()
     for name, parameter in cell_of(model).named_parameters():
@@ -241,7 +239,7 @@ def test_gradient_is_that_of_finite_differences() -> None:
     x, weights = images(2).double(), torch.randn(2, 4, dtype=torch.float64)
     z0 = tuple(z.detach() for z in model(x).solution.value)
 
-    def loss() -> torch.Tensor:
+    def loss():
         solution = model.deq(*model.inject(x), z0=z0)
         assert bool((solution.status == eq.Status.CONVERGED).all())
         return (model.readout(solution.value) * weights).sum()
@@ -261,7 +259,7 @@ def test_gradient_is_that_of_finite_differences() -> None:
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
-def test_unrolled_network_is_so_many_plain_steps(checkpoint: bool) -> None:
+def test_unrolled_network_is_so_many_plain_steps(checkpoint):
     layers = 4
     options = {"solver": eq.Picard(), "adjoint": eq.Unrolled(max_evals=layers)}
     model = small(**options, dropout=0.3)
@@ -282,7 +280,7 @@ def test_unrolled_network_is_so_many_plain_steps(checkpoint: bool) -> None:
         )
 
 
-def test_a_dropout_mask_holds_for_a_whole_forward() -> None:
+def test_a_dropout_mask_holds_for_a_whole_forward():
     model = small(**{**CONTRACTION, "dropout": 0.5}, solver=eq.Anderson(rtol=1e-5))
     prediction = model(images())
     assert bool((prediction.solution.status == eq.Status.CONVERGED).all())
@@ -292,7 +290,7 @@ def test_a_dropout_mask_holds_for_a_whole_forward() -> None:
     assert sum(isinstance(m, VariationalDropout) for m in model.modules()) == 2
 
 
-def test_weights_are_normalised_in_blocks_and_after_fusion() -> None:
+def test_weights_are_normalised_in_blocks_and_after_fusion():
     names = {
         name.split(".parametrizations")[0]
         for name, _ in cell_of(small()).named_parameters()
@@ -309,14 +307,14 @@ def test_weights_are_normalised_in_blocks_and_after_fusion() -> None:
 # --- heads ---------------------------------------------------------------------------------------
 
 
-def test_head_reads_every_resolution() -> None:
+def test_head_reads_every_resolution():
     model = small(channels=(4, 4, 4), head_channels=(2, 2, 2)).eval()
     states = [s.detach().requires_grad_() for s in model(images()).solution.value]
     slopes = torch.autograd.grad(model.readout(states).square().sum(), states)
     assert all(slope.abs().amax() > 0 for slope in slopes)
 
 
-def test_auxiliary_heads_answer_in_training_only() -> None:
+def test_auxiliary_heads_answer_in_training_only():
     model = small(auxiliary=True)
     prediction = model(images())
     assert [part.shape for part in prediction.auxiliary] == [(3, 4), (3, 4)]
@@ -332,41 +330,6 @@ def test_auxiliary_heads_answer_in_training_only() -> None:
 # --- refusals ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"shape": (3, 3, 8), "channels": (4, 4, 4), "head_channels": (2, 2, 2)}, "needs 4 x 4"),
-        ({"shape": (3, 8, 8), "halvings": 3}, "needs 16 x 16"),
-        ({"head_channels": (2,)}, "got 2 and 1"),
-        ({"channels": (4, 5)}, r"2 groups of \(4, 5\)"),
-        ({"channels": ()}, "channels must be positive"),
-        ({"dropout": 1.0}, r"\[0, 1\)"),
-        ({"halvings": -1}, "halvings"),
-        ({"initial": 0.0}, "initial"),
-        ({"final": 0}, "final must be positive; got 0"),
-        ({"classes": 0}, "classes must be positive"),
-    ],
-    ids=[
-        *("small", "small-halved", "heads", "groups", "none", "dropout", "halvings", "initial"),
-        *("final", "classes"),
-    ],
-)
-def test_impossible_configs(fields: dict, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        MDEQConfig(**{**SMALL, **fields})
-
-
-def test_shape_is_wanted_where_there_are_no_data() -> None:
+def test_shape_is_wanted_where_there_are_no_data():
     with pytest.raises(ValueError, match="shape or classes is None"):
         create("mdeq")
-
-
-def test_unrolled_network_takes_no_solver() -> None:
-    with pytest.raises(TypeError, match="no equilibrium layer to take solver"):
-        create("mdeq-unrolled", **SMALL, solver=eq.Anderson())
-
-
-@pytest.mark.parametrize("name", ["mdeq", "mdeq-unrolled"])
-def test_there_is_no_memory_to_carry(name: str) -> None:
-    with pytest.raises(ValueError, match="takes no carry"):
-        create(name, **SMALL)(images(), carry=())

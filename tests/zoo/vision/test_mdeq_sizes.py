@@ -19,7 +19,7 @@ RELEASED = {
 
 
 @pytest.mark.parametrize("name", sorted(RELEASED))
-def test_released_channels_make_the_released_size(name: str) -> None:
+def test_released_channels_make_the_released_size(name):
     millions, shape, classes = RELEASED[name]
     recipe = recipes.load(name)
     config = dataclasses.replace(cast(Any, recipe.model), shape=shape, classes=classes)
@@ -31,6 +31,6 @@ def test_released_channels_make_the_released_size(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mdeq-cifar10-small-gpu", "mdeq-cifar10-gpu"])
-def test_the_sizes_for_a_gpu_are_the_released_ones(name: str) -> None:
+def test_the_sizes_for_a_gpu_are_the_released_ones(name):
     paper = {"mdeq-cifar10-small-gpu": "tiny", "mdeq-cifar10-gpu": "large"}[name]
     assert recipes.load(name).model == recipes.load(f"mdeq-cifar10-{paper}-paper").model

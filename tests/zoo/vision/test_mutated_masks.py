@@ -1,9 +1,5 @@
 """Damaged masks: read as a reference reads them, or refused with a DataError."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,7 +14,7 @@ from unlike_pictures import image
 
 
 @pytest.fixture(scope="module")
-def segmented(root: Path) -> Path:
+def segmented(root):
     return masks(root / "masks", "0: sky\n3: earth\n7: water\n", [0, 3, 7], "P")
 
 
@@ -27,7 +23,7 @@ MASK = b"0: sky\n3: earth\n7: water\n"
 
 @FUZZ
 @given(content=mutated(MASK, b"\xef\xbb\xbfsky\r\nearth\r\n"))
-def test_lists_of_classes(root: Path, content: bytes) -> None:
+def test_lists_of_classes(root, content):
     path = put(root / "classes.txt", content)
     with bounded(len(content)):
         try:
@@ -42,7 +38,7 @@ def test_lists_of_classes(root: Path, content: bytes) -> None:
 
 @FUZZ
 @given(data=mutated(*(image("PNG", mode) for mode in ("L", "P"))))
-def test_masks(segmented: Path, monkeypatch_cache: None, data: bytes) -> None:
+def test_masks(segmented, monkeypatch_cache, data):
     path = put(segmented / "masks" / "3.png", data)
     with bounded(len(data)):
         try:
@@ -57,5 +53,5 @@ def test_masks(segmented: Path, monkeypatch_cache: None, data: bytes) -> None:
 
 
 @pytest.fixture
-def monkeypatch_cache(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def monkeypatch_cache(root, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(root / "cache"))

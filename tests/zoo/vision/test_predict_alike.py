@@ -6,12 +6,10 @@ import signal
 
 import all_modes
 import numpy as np
-import predicting
 import pytest
 import torch
 from PIL import Image
 
-from equilibria.run.cli.main import main
 from equilibria.run.data.storage import DataError
 from equilibria.solve import Picard, fixed_point
 from equilibria.zoo.io import layout
@@ -21,23 +19,7 @@ from equilibria.zoo.vision.task.classification import ImageClassification
 from equilibria.zoo.vision.task.seen import IMAGES, Seen
 from equilibria.zoo.vision.task.segmentation import ImageSegmentation
 
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Runs by the names of `predicting.KINDS`."""
-    place = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(place / "cache"))
-        yield predicting.runs(place, main)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def predict(run, images, out, *words):
-    return main([*predicting.words_of(run, images, out), *map(str, words)])
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -87,60 +69,57 @@ def test_a_run_of_before_resize_was_written_is_read(tmp_path):
     assert sight(tmp_path / "a.png", seen).pixels.shape == (3, 8, 8)
 
 
-def test_classes_without_colours_are_a_damaged_run(trained, tmp_path):
-    content = json.loads((trained["masks"] / IMAGES).read_text())
+def test_classes_without_colours_are_a_damaged_run(predictors, tmp_path):
+    content = json.loads((predictors["masks"] / IMAGES).read_text())
     content["colours"].pop()
     (tmp_path / IMAGES).write_text(json.dumps(content))
     with pytest.raises(DataError, match=r"is damaged \(1 colours of 2 classes\)"):
         Seen.read(tmp_path / IMAGES)
 
 
-def test_other_predictions_are_not_mixed_in(trained, tmp_path, capsys):
-    run, images, out = trained["classes"], tmp_path / "images", tmp_path / "out"
+def test_other_predictions_are_not_mixed_in(predictors, predict, tmp_path, capsys):
+    images, out, changed = (tmp_path / name for name in ("images", "out", "changed"))
     all_modes.write(images, 3, ((8, 8),))
-    assert predict(run, images, out) == 0
-    assert predict(run, images, out, "--top", "2") == 1
-    assert "with other options (top: 5; now: 2)" in capsys.readouterr().err
-    assert predict(trained["masks"], images, out) == 1
-    assert f"of another run, {run}" in capsys.readouterr().err
-    changed = tmp_path / "changed"
-    shutil.copytree(run, changed)
-    assert predict(changed, images, out) == 1
-    assert "another run" in capsys.readouterr().err
-    assert predict(run, images, out, "--top", "2", "--overwrite") == 0
-    assert all(len(row["top"]) == 2 for row in predicting.rows(out))
-    assert predict(run, images, images) == 1
-    err = capsys.readouterr().err
-    assert str(images) in err and "bug" not in err
-    assert predict(run, images, next(images.iterdir())) == 1
-    assert "is a file: name a folder with --out" in capsys.readouterr().err
-    assert predict(run, tmp_path / "nothing", out) == 1
+    predict("classes", images, out=out)
+    shutil.copytree(predictors["classes"], changed)
+    (image, *_) = images.iterdir()
+    for kind, words, place, message in (
+        ("classes", ["--top", "2"], out, "with other options (top: 5; now: 2)"),
+        ("masks", [], out, f"of another run, {predictors['classes']}"),
+        (changed, [], out, "another run"),
+        ("classes", [], images, str(images)),
+        ("classes", [], image, "is a file: name a folder with --out"),
+    ):
+        predict(kind, images, *words, out=place, status=1)
+        error = capsys.readouterr().err
+        assert message in error and "bug" not in error
+    rows = predict("classes", images, "--top", "2", "--overwrite", out=out)
+    assert all(len(row["top"]) == 2 for row in rows)
+    predict("classes", tmp_path / "nothing", out=out, status=1)
 
 
-def test_options_without_effect_are_refused(trained, tmp_path, capsys):
+def test_options_without_effect_are_refused(predict, tmp_path, capsys):
     all_modes.write(tmp_path / "images", 1, ((8, 8),))
     for kind, words, message in (
         ("masks", ("--top", "2"), "--top is for classification"),
         ("classes", ("--no-overlays",), "--no-overlays is for segmentation"),
         ("masks", ("--scales", "1", "100"), "--scales are factors of height and width, above 0"),
     ):
-        assert predict(trained[kind], tmp_path / "images", tmp_path / "out", *words) == 1
+        predict(kind, tmp_path / "images", *words, out=tmp_path / "out", status=1)
         assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_more_images_are_added_to_those_that_have_a_row(trained, tmp_path):
-    run, images, out = trained["classes"], tmp_path / "images", tmp_path / "out"
+def test_more_images_are_added_to_those_that_have_a_row(predict, tmp_path):
+    images, out = tmp_path / "images", tmp_path / "out"
     all_modes.write(images, 2, ((8, 8),))
-    assert predict(run, images, out) == 0
-    before = predicting.rows(out)
+    before = predict("classes", images, out=out)
     all_modes.write(images, 5, ((8, 8),))
-    assert predict(run, images, out) == 0
-    after = predicting.rows(out)
+    after = predict("classes", images, out=out)
     assert after[:2] == before and len(after) == len({row["path"] for row in after}) == 5
 
 
-def test_frames_start_at_the_equilibrium_before(trained, tmp_path):
+def test_frames_start_at_the_equilibrium_before(predict, tmp_path):
     frames = tmp_path / "frames"
     frames.mkdir()
     for k in (10, 9, 2, 1):
@@ -148,11 +127,10 @@ def test_frames_start_at_the_equilibrium_before(trained, tmp_path):
     all_modes.noise(0, (30, 24)).save(frames / "11.png")
     all_modes.noise(0, (30, 24)).save(frames / "12.png")
     (frames / "3.png").write_bytes(b"")
-    run = trained["masks"]
-    assert predict(run, frames, tmp_path / "video", "--video") == 0
-    assert predict(run, frames, tmp_path / "each") == 0
-    found = {row["path"]: row for row in predicting.rows(tmp_path / "video")}
-    plain = {row["path"]: row for row in predicting.rows(tmp_path / "each")}
+    found, plain = (
+        {row["path"]: row for row in predict("masks", frames, *words, out=tmp_path / name)}
+        for name, words in (("video", ["--video"]), ("each", []))
+    )
     numbers = [1, 2, 3, 9, 10, 11, 12]
     assert list(found) == [str(frames / f"{k}.png") for k in numbers]
     warm, cold = (
@@ -182,11 +160,11 @@ def test_a_row_tells_the_worst_of_several_solves():
     assert rows[0]["evaluations"] == rows[1]["evaluations"] >= 5
 
 
-def test_a_signal_stops_it_with_all_rows_saved(trained, tmp_path, monkeypatch, capsys):
+def test_a_signal_stops_it_with_all_rows_saved(predict, tmp_path, monkeypatch, capsys):
     images, out = tmp_path / "images", tmp_path / "out"
     all_modes.write(images, 9, ((16, 24), (24, 16)))
     all_modes.write(tmp_path / "others", 3, ((8, 8),))
-    assert predict(trained["masks"], tmp_path / "others", out) == 0
+    predict("masks", tmp_path / "others", out=out)
     solved = []
 
     def stopping(*arguments):
@@ -197,9 +175,9 @@ def test_a_signal_stops_it_with_all_rows_saved(trained, tmp_path, monkeypatch, c
 
     monkeypatch.setattr(engine, "_solve", stopping)
     capsys.readouterr()
-    assert predict(trained["masks"], images, out) == 75
+    rows = predict("masks", images, out=out, status=75)
     said = " ".join(capsys.readouterr().err.split())
     assert "the same command continues" in said
-    count = len(predicting.rows(out))
+    count = len(rows)
     assert 3 < count < 12 and f"stopped after {count - 3} of 9 images" in said
     assert (out / "predictions.csv").read_bytes().count(b"\n") == count + 1

@@ -1,8 +1,6 @@
 """A user's folder of images and masks: what it may be, and what is refused before training."""
 
 import shutil
-import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -14,11 +12,9 @@ from equilibria.zoo.io import decode
 from equilibria.zoo.vision.data.segmentation import VOID, SegmentationSet
 from equilibria.zoo.vision.data.segmentation.folder import MaskClasses
 from equilibria.zoo.vision.data.segmentation.masks import mask_pixels, nearest, palette
+from pictures import png
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def write(folder, count=10, size=(12, 16), classes="sky\nearth\nwater\n", part=""):
@@ -126,7 +122,7 @@ def test_values_colours_and_void(tmp_path):
         ("1: sky\nearth\n", "'earth' has no value"),
         ("sky\n", "lists a single class, sky: at least two"),
         ("0: void\n", "lists no classes: at least two"),
-        ("0: sky\n300: earth\n", "lists the value 300"),
+        ("0: sky\n256: earth\n", "lists the value 256"),
     ],
 )
 def test_classes_that_cannot_be(tmp_path, text, words):
@@ -135,66 +131,44 @@ def test_classes_that_cannot_be(tmp_path, text, words):
         MaskClasses.read(tmp_path / "classes.txt")
 
 
-def missing_classes(folder):
-    (folder / "classes.txt").unlink()
+def with_mask(mode, *value, size=(16, 12)):
+    return lambda folder: Image.new(mode, size, *value).save(folder / "masks" / "03.png")
 
 
-def classes_as_folders(folder):
-    missing_classes(folder)
+def masks_of(value):
+    def write(folder):
+        for path in (folder / "masks").iterdir():
+            Image.new("L", (16, 12), value).save(path)
+
+    return write
+
+
+def with_file(name, content):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def without(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def cut(name, length):
+    def write(folder):
+        noise = np.random.default_rng(0).integers(0, 255, (12, 16, 3), dtype=np.uint8)
+        if name.startswith("images"):
+            Image.fromarray(noise).save(folder / name)
+        (folder / name).write_bytes((folder / name).read_bytes()[:length])  # the header is whole
+
+    return write
+
+
+def as_classes(folder):
+    without("classes.txt")(folder)
     (folder / "images").rename(folder / "cat")
     (folder / "masks").rename(folder / "dog")
 
 
-def missing_mask(folder):
-    (folder / "masks" / "03.png").unlink()
-
-
-def missing_image(folder):
-    (folder / "images" / "03.png").unlink()
-
-
-def other_size(folder):
-    Image.new("L", (5, 4)).save(folder / "masks" / "03.png")
-
-
-def unknown_value(folder):
-    Image.new("L", (16, 12), 9).save(folder / "masks" / "03.png")
-
-
-def sixteen_bits(folder):
-    Image.new("I;16", (16, 12)).save(folder / "masks" / "03.png")
-
-
-def colored(folder):
-    Image.new("RGB", (16, 12)).save(folder / "masks" / "03.png")
-
-
 def lossy(folder):
     (folder / "masks" / "03.png").rename(folder / "masks" / "03.jpg")
-
-
-def no_mask_at_all(folder):
-    (folder / "masks" / "03.png").write_bytes(b"nothing")
-
-
-def damaged_mask(folder):
-    path = folder / "masks" / "03.png"
-    path.write_bytes(path.read_bytes()[:80])
-
-
-def damaged_image(folder):
-    (folder / "images" / "03.png").write_bytes(b"nothing")
-
-
-def cut_image(folder):
-    path = folder / "images" / "03.png"
-    noise = np.random.default_rng(0).integers(0, 255, (12, 16, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(path)
-    path.write_bytes(path.read_bytes()[:400])  # the header is whole
-
-
-def transparent(folder):
-    Image.new("RGBA", (16, 12)).save(folder / "masks" / "03.png")
 
 
 def no_files(folder):
@@ -202,41 +176,36 @@ def no_files(folder):
         path.unlink()
 
 
-def other_encoding(folder):
-    (folder / "classes.txt").write_bytes("ciel\nterre\nforêt\n".encode("latin-1"))
-
-
-def one_class(folder):
-    for path in (folder / "masks").iterdir():
-        Image.new("L", (16, 12), 1).save(path)
-
-
-def only_void(folder):
-    for path in (folder / "masks").iterdir():
-        Image.new("L", (16, 12), 255).save(path)
+LATIN = "ciel\nterre\nforêt\n".encode("latin-1")
 
 
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (missing_classes, r"classes\.txt is missing: write the name of a class on each line"),
-        (classes_as_folders, "own has no folder images: expected FOLDER/images/NAME.jpg"),
-        (missing_mask, r"03\.png has no mask: expected .*masks/03\.png"),
-        (missing_image, r"masks/03\.png is a mask without an image"),
-        (other_size, r"masks/03\.png has 4 x 5 pixels .* and its image .*03\.png has 12 x 16"),
-        (unknown_value, r"masks/03\.png has the value 9 \(192 pixels\).*does not list"),
-        (sixteen_bits, r"masks/03\.png has 16 bits"),
-        (colored, r"masks/03\.png has colours \(mode RGB\)"),
+        (
+            without("classes.txt"),
+            r"classes\.txt is missing: write the name of a class on each line",
+        ),
+        (as_classes, "own has no folder images: expected FOLDER/images/NAME.jpg"),
+        (without("masks/03.png"), r"03\.png has no mask: expected .*masks/03\.png"),
+        (without("images/03.png"), r"masks/03\.png is a mask without an image"),
+        (
+            with_mask("L", size=(5, 4)),
+            r"masks/03\.png has 4 x 5 pixels .* and its image .*03\.png has 12 x 16",
+        ),
+        (with_mask("L", 9), r"masks/03\.png has the value 9 \(192 pixels\).*does not list"),
+        (with_mask("I;16"), r"masks/03\.png has 16 bits"),
+        (with_mask("RGB"), r"masks/03\.png has colours \(mode RGB\)"),
         (lossy, r"03\.jpg is a JPEG"),
-        (no_mask_at_all, r"masks/03\.png is not an image"),
-        (damaged_mask, r"masks/03\.png is damaged"),
-        (damaged_image, r"images/03\.png is not an image"),
-        (cut_image, r"images/03\.png is damaged"),
-        (transparent, r"masks/03\.png has colours \(mode RGBA\)"),
+        (with_file("masks/03.png", b"nothing"), r"masks/03\.png is not an image"),
+        (cut("masks/03.png", 80), r"masks/03\.png is damaged"),
+        (with_file("images/03.png", b"nothing"), r"images/03\.png is not an image"),
+        (cut("images/03.png", 400), r"images/03\.png is damaged"),
+        (with_mask("RGBA"), r"masks/03\.png has colours \(mode RGBA\)"),
         (no_files, "images has no files"),
-        (other_encoding, r"classes\.txt is not UTF-8 text"),
-        (only_void, "are void"),
-        (one_class, "are earth or void: at least two classes are needed"),
+        (with_file("classes.txt", LATIN), r"classes\.txt is not UTF-8 text"),
+        (masks_of(255), "are void"),
+        (masks_of(1), "are earth or void: at least two classes are needed"),
     ],
 )
 def test_what_is_wrong_is_named_before_training(tmp_path, spoil, words):
@@ -246,21 +215,21 @@ def test_what_is_wrong_is_named_before_training(tmp_path, spoil, words):
         read(folder)
 
 
-@pytest.mark.parametrize(("spoil", "words"), [(only_void, "void"), (one_class, "earth or void")])
-def test_training_masks_without_classes_are_named(tmp_path, spoil, words):
+@pytest.mark.parametrize(("value", "words"), [(255, "void"), (1, "earth or void")])
+def test_training_masks_without_classes_are_named(tmp_path, value, words):
     """Though there are some in the test part."""
     folder = tmp_path / "own"
     for part in ("train", "test"):
         write(folder, part=part)
     read(folder)
-    spoil(folder / "train")
+    masks_of(value)(folder / "train")
     with pytest.raises(DataError, match=f"all pixels of the training masks in .* are {words}"):
         read(folder)
 
 
 def test_one_class_is_enough_to_evaluate(tmp_path):
     folder = write(tmp_path / "own")
-    one_class(folder)
+    masks_of(1)(folder)
     assert len(read(folder, whole=True).test) == 10
 
 
@@ -275,7 +244,7 @@ def test_files_are_decoded_once(tmp_path, monkeypatch):
     read(folder, size=(6, 8))
     (folder / "classes.txt").write_text("heaven\nearth\nwater\n")
     assert read(folder).labels[0] == "heaven" and decoded == []
-    unknown_value(folder)  # new content is looked at
+    with_mask("L", 9)(folder)  # new content is looked at
     with pytest.raises(DataError, match="value 9"):
         read(folder)
     assert len(decoded) == 10
@@ -293,26 +262,12 @@ def test_what_other_systems_add_is_left_out(tmp_path):
 # --- masks as files have them --------------------------------------------------------------------
 
 
-def gray(values, bits):
-    """A PNG of grey with fewer than 8 bits, which Pillow does not write."""
-
-    def chunk(kind, content):
-        check = zlib.crc32(kind + content)
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)
-
-    rows = b""
-    for row in values:
-        digits = "".join(f"{value:0{bits}b}" for value in row)
-        rows += b"\0" + int(digits, 2).to_bytes(len(digits) // 8, "big")
-    size = struct.pack(">IIBBBBB", values.shape[1], values.shape[0], bits, 0, 0, 0, 0)
-    parts = (b"IHDR", size), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
-
-
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
 def test_grey_of_few_bits_keeps_its_numbers(bits):
     values = np.arange(128, dtype=np.uint8).reshape(8, 16) & ((1 << bits) - 1)
-    assert np.array_equal(mask_pixels(gray(values, bits), "mask"), values)
+    digits = "".join(f"{value:0{bits}b}" for value in values.flat)
+    content = png(int(digits, 2).to_bytes(len(digits) // 8, "big"), 16, 8, bits=bits)
+    assert np.array_equal(mask_pixels(content, "mask"), values)
 
 
 def test_image_and_mask_are_upright_alike(tmp_path):

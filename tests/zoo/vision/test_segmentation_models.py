@@ -18,12 +18,6 @@ CALM = replace(SMALL, norm="none", initial=0.05)
 IMAGES = torch.rand(2, 3, 24, 32, generator=torch.Generator().manual_seed(0))
 
 
-def parameters(name, **options):
-    with torch.device("meta"):
-        model = eq.models.create(name, **options)
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
 @pytest.mark.parametrize(
     ("channels", "expansion", "millions"),
     [
@@ -34,12 +28,9 @@ def parameters(name, **options):
 )
 def test_sizes_of_the_released_models(channels, expansion, millions):
     options = {"channels": channels, "expansion": expansion, "halvings": 2, "affine": True}
-    size = parameters("mdeq-segmentation", shape=(3, 512, 1024), classes=19, **options)
-    assert round(size / 1e6, 2) == millions
-
-
-def test_unet_has_the_size_of_the_usual_one():
-    assert parameters("unet", shape=(3, 64, 64), classes=2) == 31_037_698
+    with torch.device("meta"):
+        model = MDEQSegmentationConfig(shape=(3, 512, 1024), classes=19, **options).build()
+    assert round(sum(p.numel() for p in model.parameters()) / 1e6, 2) == millions
 
 
 @pytest.mark.parametrize("halvings", [0, 1])
@@ -97,11 +88,6 @@ def test_explicit_networks_take_any_size(name):
             assert model(torch.rand(1, 3, *size)).output.shape == (1, 4, *size)
     with pytest.raises(ValueError, match="takes no carry"):
         model(torch.rand(1, 3, 24, 32), carry=())
-
-
-def test_widths_of_a_unet_are_checked():
-    with pytest.raises(ValueError, match="widths must be positive"):
-        eq.models.create("unet", shape=(3, 24, 32), classes=4, widths=(4, 0))
 
 
 def test_windows_agree_with_the_whole_image_where_the_receptive_field_is_smaller():

@@ -3,25 +3,23 @@
 import gzip
 import hashlib
 import struct
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from equilibria.run import data
-from equilibria.run.data import DataError, Dataset
+from equilibria.run.data import DataError
 from equilibria.zoo.io.remote import data_folders
 from equilibria.zoo.vision.data import mnist
 from equilibria.zoo.vision.data.mnist import MNIST
-from file_server import FileServer, serving
+from file_server import serving
 
 # --- digits --------------------------------------------------------------------------------------
 
 
-def test_digits() -> None:
+def test_digits():
     digits = data.load("digits")
     assert digits.train.inputs.shape == (1347, 1, 8, 8)
     assert digits.test.inputs.shape == (450, 1, 8, 8)
@@ -38,7 +36,7 @@ def test_digits() -> None:
 # --- idx -----------------------------------------------------------------------------------------
 
 
-def as_idx(array: np.ndarray) -> bytes:
+def as_idx(array):
     header = bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape)
     return header + array.tobytes()
 
@@ -47,7 +45,7 @@ ARRAY = np.random.default_rng(0).integers(0, 256, (3, 4, 5), dtype=np.uint8)
 
 
 @pytest.mark.parametrize("name", ["file", "file.gz"])
-def test_idx_round_trip(tmp_path: Path, name: str) -> None:
+def test_idx_round_trip(tmp_path, name):
     content = as_idx(ARRAY)
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     read = mnist.read_idx(tmp_path / name)
@@ -65,7 +63,7 @@ def test_idx_round_trip(tmp_path: Path, name: str) -> None:
         (as_idx(ARRAY) + b"\0", "holds more entries, but its header says 60"),
     ],
 )
-def test_what_is_no_idx_file(tmp_path: Path, content: bytes, message: str) -> None:
+def test_what_is_no_idx_file(tmp_path, content, message):
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(DataError, match=message):
         mnist.read_idx(tmp_path / "file")
@@ -80,7 +78,7 @@ def test_what_is_no_idx_file(tmp_path: Path, content: bytes, message: str) -> No
     ],
     ids=["no gzip", "cut off", "overwritten"],  # the bytes have the time in them
 )
-def test_a_damaged_gzip(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_gzip(tmp_path, content):
     (tmp_path / "file.gz").write_bytes(content)
     with pytest.raises(DataError, match=r"file\.gz is damaged"):
         mnist.read_idx(tmp_path / "file.gz")
@@ -90,7 +88,7 @@ def test_a_damaged_gzip(tmp_path: Path, content: bytes) -> None:
 
 
 @pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+def small(tmp_path, monkeypatch):
     """A server with four small files in place of MNIST's, and neither cache nor environment."""
     random = np.random.default_rng(0)
     images = [random.integers(0, 256, (count, 28, 28), dtype=np.uint8) for count in (6, 4)]
@@ -111,34 +109,28 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServe
         yield server
 
 
-def check_small(dataset: Dataset) -> None:
+def check_small(dataset):
     assert dataset.train.inputs.shape == (6, 1, 28, 28)
     assert dataset.test.targets.shape == (4,)
     assert dataset.train.inputs.dtype == torch.float32
     assert 0 <= dataset.train.inputs.min() < dataset.train.inputs.max() <= 1
 
 
-def test_mnist_is_downloaded_once_to_the_first_place(small: FileServer, tmp_path: Path) -> None:
+def test_mnist_is_downloaded_once_to_the_first_place(small, tmp_path):
     for _ in range(2):
         check_small(data.load("mnist", tmp_path / "mine"))
     assert len(small.requests) == 4
     assert (tmp_path / "mine" / "mnist" / "t10k-labels-idx1-ubyte.gz").is_file()
 
 
-def test_mnist_goes_to_the_cache_where_nothing_is_named(small: FileServer, tmp_path: Path) -> None:
+def test_mnist_goes_to_the_cache_where_nothing_is_named(small, tmp_path):
     check_small(data.load("mnist"))
     assert (tmp_path / "cache" / "equilibria" / "mnist" / "t10k-labels-idx1-ubyte.gz").is_file()
 
 
 @pytest.mark.parametrize("folder", ["mnist", "."])
 @pytest.mark.parametrize("zipped", [True, False])
-def test_mnist_is_found_under_the_environment(
-    small: FileServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    folder: str,
-    zipped: bool,
-) -> None:
+def test_mnist_is_found_under_the_environment(small, tmp_path, monkeypatch, folder, zipped):
     (tmp_path / "data" / folder).mkdir(parents=True)
     for name, content in small.files.items():
         raw = gzip.decompress(content)
@@ -152,7 +144,7 @@ def test_mnist_is_found_under_the_environment(
     assert small.requests == []
 
 
-def test_the_folder_given_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_given_comes_first(tmp_path, monkeypatch):
     monkeypatch.setenv("EQUILIBRIA_DATA", str(tmp_path / "b"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "c"))
     assert data_folders("x", tmp_path / "a") == [
@@ -165,7 +157,7 @@ def test_the_folder_given_comes_first(tmp_path: Path, monkeypatch: pytest.Monkey
     ]
 
 
-def test_mnist_missing(small: FileServer, tmp_path: Path) -> None:
+def test_mnist_missing(small, tmp_path):
     with pytest.raises(
         DataError, match=r"train-images-idx3-ubyte\.gz was not found in .*--data-dir"
     ):
@@ -173,13 +165,13 @@ def test_mnist_missing(small: FileServer, tmp_path: Path) -> None:
     assert small.requests == []
 
 
-def test_mnist_out_of_reach(small: FileServer, tmp_path: Path) -> None:
+def test_mnist_out_of_reach(small, tmp_path):
     small.files.clear()
     with pytest.raises(DataError, match=r"could not download .* HTTP 404"):
         data.load("mnist", tmp_path)
 
 
-def test_mnist_with_another_content(small: FileServer, tmp_path: Path) -> None:
+def test_mnist_with_another_content(small, tmp_path):
     data.load("mnist", tmp_path)
     path = tmp_path / "mnist" / "train-labels-idx1-ubyte.gz"
     path.write_bytes(gzip.compress(as_idx(np.zeros(6, dtype=np.uint8))))
@@ -189,12 +181,12 @@ def test_mnist_with_another_content(small: FileServer, tmp_path: Path) -> None:
         data.load("mnist", tmp_path)
 
 
-def test_the_checksum_tells_data_apart(small: FileServer, tmp_path: Path) -> None:
+def test_the_checksum_tells_data_apart(small, tmp_path):
     assert data.load("mnist", tmp_path).checksum != data.load("digits").checksum
 
 
 @pytest.mark.data
-def test_the_real_mnist() -> None:
+def test_the_real_mnist():
     if len(MNIST.remotes[0].find(data_folders("mnist"))) < 4:
         pytest.skip("EQUILIBRIA_DATA names no folder with MNIST")
     real = data.load("mnist", download=False)

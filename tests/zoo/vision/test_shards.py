@@ -80,12 +80,7 @@ def test_names_with_folders_dots_and_capitals(tmp_path):
     path = write(tmp_path / "a.tar", [("./n01/007", files), ("n01/008", {"jpg": b"other"})])
     write(tmp_path / "b.tar", [("__index__", {"json": b"{}"}), ("._9", {"jpg": b""})])
     found = samples_of(str(path))
-    assert found[0] == {
-        "__key__": b"n01/007",
-        "jpg": b"image",
-        "seg.png": b"mask",
-        "cls": b"1",
-    }
+    assert found[0] == {"__key__": b"n01/007", "jpg": b"image", "seg.png": b"mask", "cls": b"1"}
     assert found[1]["__key__"] == b"n01/008"
     assert samples_of(str(tmp_path / "b.tar")) == []
 

@@ -9,9 +9,11 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from pictures import content
 from several import several
 
 pytest.importorskip("PIL")
+from PIL import Image
 from tar_shards import folder, labeled, picture, write
 
 from equilibria.run import recipe as recipes
@@ -123,24 +125,13 @@ def test_shards_are_normalised_by_what_the_index_says(made):
 
 
 def test_grey_shards_of_one_colour_cannot_be_normalised(tmp_path):
-    black = [(f"{n}", {"png": BLACK, "cls": b"0"}) for n in range(3)]
+    black = [
+        (f"{n}", {"png": content(Image.new("RGB", (8, 8)), "png"), "cls": b"0"}) for n in range(3)
+    ]
     path = str(write(tmp_path / "train.tar", black))
     assert main(["shards", str(tmp_path), "--train", path, "--test", path]) == 0
     with pytest.raises(ValueError, match="channel 0 is 0 everywhere"):
         task(tmp_path, normalize=True)
-
-
-def black():
-    import io
-
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(file, "png")
-    return file.getvalue()
-
-
-BLACK = black()
 
 
 def test_other_shards_are_seen_by_the_classes_of_a_run(made, tmp_path):
@@ -260,11 +251,15 @@ def test_a_run_is_not_resumed_on_other_shards(recipe, shards, monkeypatch, capsy
     assert "run was trained on other data than those found" in capsys.readouterr().err
 
 
-def test_a_damaged_shard_ends_training_with_its_name(recipe, shards, capsys):
+def test_a_shard_that_is_damaged_or_another_ends_training_with_its_name(recipe, shards, capsys):
     path = shards / "train-003.tar"
     path.write_bytes(path.read_bytes()[:3_000])
     assert main(["train", "small.yaml", "--data", "shards", "--out", "run"]) == 1
     assert "train-003.tar" in capsys.readouterr().err
+    write(path, labeled(range(3), side=12))
+    assert main(["train", "small.yaml", "--data", "shards", "--out", "other"]) == 1
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "train-003.tar has 3 samples and its index says 16: rebuild the index" in said
 
 
 @pytest.mark.parametrize(
@@ -291,6 +286,7 @@ def test_what_cannot_be_indexed_is_named(words, said, tmp_path, monkeypatch, cap
     (tmp_path / "twice").write_text("x\nx\n")
     (tmp_path / "gap").write_text("x\n\ny\n")
     assert main(["shards", *words]) == 1
+    assert not list(tmp_path.glob("*/test.json")) and not list(tmp_path.glob("odd/*.json"))
     assert said in " ".join(capsys.readouterr().err.split())
 
 

@@ -1,14 +1,11 @@
 """Archives of unlike makes, read as data and as shards: read right, or refused by name."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import itertools
 import lzma
 import tarfile
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -33,12 +30,12 @@ STEP = 1024
 """From one header to the next."""
 
 
-def end() -> int:
+def end():
     """Where the last member of `tar` ends."""
     return len(tar().rstrip(b"\0")) // 512 * 512 + 512
 
 
-def read_both(content: bytes, path: Path) -> None:
+def read_both(content, path):
     """An archive, as a data set's and as a shard."""
     path.write_bytes(content)
     with read_errors(path, *archive.DAMAGED):
@@ -48,14 +45,14 @@ def read_both(content: bytes, path: Path) -> None:
 
 
 @pytest.mark.parametrize(("form", "packer"), list(itertools.product(FORMATS, PACKERS)))
-def test_every_make_of_archive(tmp_path: Path, form: str, packer: str) -> None:
+def test_every_make_of_archive(tmp_path, form, packer):
     content = tar(FORMATS[form])
     read_both(PACKERS[packer](content), tmp_path / "a.tar")
     read_both(PACKERS[packer](content.rstrip(b"\0").ljust(end() + 1024, b"\0")), tmp_path / "b.tar")
     read_both(PACKERS[packer](content + bytes(99 * 512)), tmp_path / "c.tar")
 
 
-def flipped(content: bytes, place: int) -> bytes:
+def flipped(content, place):
     return content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :]
 
 
@@ -75,7 +72,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize(("damage", "packer"), list(itertools.product(DAMAGE, PACKERS)))
-def test_an_archive_that_ends_early_is_refused(tmp_path: Path, damage: str, packer: str) -> None:
+def test_an_archive_that_ends_early_is_refused(tmp_path, damage, packer):
     content = PACKERS[packer](DAMAGE[damage](tar()))
     path = tmp_path / "a.tar"
     path.write_bytes(content)
@@ -87,7 +84,7 @@ def test_an_archive_that_ends_early_is_refused(tmp_path: Path, damage: str, pack
 
 @pytest.mark.parametrize("packer", ["gz", "bz2", "xz"])
 @pytest.mark.parametrize("cut", [1, 4, 8])
-def test_a_packing_without_its_end_is_refused(tmp_path: Path, packer: str, cut: int) -> None:
+def test_a_packing_without_its_end_is_refused(tmp_path, packer, cut):
     content = PACKERS[packer](tar())[:-cut]
     (tmp_path / "a.tar").write_bytes(content)
     with pytest.raises(DataError, match=r"a\.tar is damaged"):

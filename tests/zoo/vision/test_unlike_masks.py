@@ -1,9 +1,6 @@
 """Masks of unlike makes: read right, or refused by name; none is wrong in silence."""
 
-from __future__ import annotations
-
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +24,7 @@ CLASSES = {
 KINDS = ("L", "P", "1", "TIFF", "BMP", "void too")
 
 
-def masks(root: Path, classes: str, values: list[int], kind: str) -> Path:
+def masks(root, classes, values, kind):
     for name in ("images", "masks"):
         (root / name).mkdir(parents=True)
     (root / "classes.txt").write_text(classes, "utf-8")
@@ -55,7 +52,7 @@ def masks(root: Path, classes: str, values: list[int], kind: str) -> Path:
         if each[1] != "1" or CLASSES[each[0]][1] == [0, 1]
     ],
 )
-def test_every_make_of_mask(tmp_path: Path, cache: Path, classes: str, kind: str) -> None:
+def test_every_make_of_mask(tmp_path, cache, classes, kind):
     text, values, labels = CLASSES[classes]
     root = masks(tmp_path / "own", text, values, kind)
     found = folder.load(root)
@@ -67,7 +64,7 @@ def test_every_make_of_mask(tmp_path: Path, cache: Path, classes: str, kind: str
 
 
 @pytest.mark.parametrize("classes", CLASSES)
-def test_masks_that_are_predicted_are_masks(tmp_path: Path, cache: Path, classes: str) -> None:
+def test_masks_that_are_predicted_are_masks(tmp_path, cache, classes):
     text, values, _ = CLASSES[classes]
     root = masks(tmp_path / "own", text, values, "P")
     before = folder.load(root)
@@ -80,7 +77,7 @@ def test_masks_that_are_predicted_are_masks(tmp_path: Path, cache: Path, classes
     assert after.colors == before.colors
 
 
-def test_a_name_of_void_is_said_to_be_none(tmp_path: Path, cache: Path) -> None:
+def test_a_name_of_void_is_said_to_be_none(tmp_path, cache):
     root = masks(tmp_path / "own", "0: sky\n3: earth\n255: border\n", [0, 3, 255], "L")
     with pytest.warns(UserWarning, match="calls the value 255 'border', and it always means void"):
         assert folder.load(root).labels == ("sky", "earth")
@@ -93,14 +90,8 @@ def test_a_name_of_void_is_said_to_be_none(tmp_path: Path, cache: Path) -> None:
         ("sky\nearth\n", [0, 3, 7], r"has the value 3 .* which .*classes.txt does not list"),
         ("sky\nearth\n", [0, 0], "all pixels of the training masks .* are sky or void"),
         ("sky\nearth\n", [255, 255], "are void: there is nothing to learn.* write 1"),
-        ("sky\nsky\n", [0, 1], "lists the name sky twice"),
-        ("1: sky\n1: earth\n", [0, 1], "lists the value 1 twice"),
-        ("0: sky\nearth\n", [0, 1], "'earth' has no value"),
-        ("0: sky\n256: earth\n", [0, 1], "lists the value 256"),
     ],
 )
-def test_masks_that_do_not_fit(
-    tmp_path: Path, cache: Path, text: str, values: list[int], message: str
-) -> None:
+def test_masks_that_do_not_fit(tmp_path, cache, text, values, message):
     with pytest.raises(DataError, match=message):
         folder.load(masks(tmp_path / "own", text, values, "L"))
