@@ -298,11 +298,3 @@ def test_a_front_that_begins_late_is_let_go() -> None:
     u = torch.cat([u[:, :1], u], 1)
     sol = solve(late, u, kind=eq.Auto, max_evals=400)
     assert (sol.status == CONVERGED).all() and (sol.stats.evals <= 1.2 * n + 60).all()
-
-
-@pytest.mark.parametrize(
-    "options", [{"newton": eq.Picard()}, {"history": 0}, {"history": 2.5}, {"rtol": -1.0}]
-)
-def test_options_are_checked(options) -> None:
-    with pytest.raises((TypeError, ValueError)):
-        eq.Auto(**options)

@@ -170,6 +170,7 @@ def test_an_incoming_gradient_that_is_not_finite_is_passed_on(linear: Any) -> No
         (eq.Anderson, "histroy", "history"),
         (eq.Broyden, "memroy", "memory"),
         (eq.GMRES, "restarts", "restart"),
+        (eq.Neumann, "tolerance", "rtol"),
         (eq.Implicit, "liner", "linear"),
         (eq.Phantom, "lam", "damping"),
         (eq.Anderson, "lam", "ridge"),

@@ -50,15 +50,6 @@ def test_evaluation_and_step_are_one_graph(solver) -> None:
     torch.testing.assert_close(z[0], wanted, rtol=1e-3, atol=1e-4)
 
 
-@torch.no_grad()
-def test_a_compiled_cell_is_solved() -> None:
-    compiled = torch.compile(f, backend="eager", fullgraph=True)
-    sol = eq.fixed_point(compiled, torch.zeros_like(X), X)
-    assert (sol.status == eq.Status.CONVERGED).all()
-    assert torch.equal(sol.value, eq.fixed_point(f, torch.zeros_like(X), X).value)
-    torch.compiler.reset()
-
-
 class Later(nn.Module):
     """A cell that uses its parameter away from zero only."""
 

@@ -2,7 +2,6 @@
 
 import gc
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -460,19 +459,6 @@ def test_hook_on_the_value_runs_once() -> None:
     sol.value.register_hook(lambda grad: 3 * grad)
     sol.value.sum().backward()
     same(x.grad, torch.full_like(X, 6.0))
-
-
-def test_solves_in_several_threads() -> None:
-    def job(k: int) -> torch.Tensor:
-        v, b = parameters()
-        w = torch.sin(v / k)
-        sol = eq.fixed_point(lambda z, x: cell(z, x, w, b), start(), X * k, **tight())
-        return torch.autograd.grad(loss(sol.value), v)[0]
-
-    alone = [job(k) for k in range(1, 7)]
-    with ThreadPoolExecutor(3) as pool:
-        for got, wanted in zip(pool.map(job, range(1, 7)), alone, strict=True):
-            assert torch.equal(got, wanted)
 
 
 @pytest.mark.parametrize("backward", [True, False])

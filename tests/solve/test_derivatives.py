@@ -4,7 +4,7 @@ import pytest
 import torch
 from maps import BATCH, CASES, WIDTH, Module, start
 from problems import normal, with_norm
-from references import TIGHT, gradients, iterate, loss, tight
+from references import TIGHT, gradients, iterate, tight
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils import _pytree as pytree
 
@@ -120,20 +120,6 @@ def test_module_parameters(train: bool) -> None:
 
     assert gradcheck(function, (x, *parameters), fast_mode=True)
     assert gradgradcheck(function, (x, *parameters), fast_mode=True)
-
-
-@pytest.mark.parametrize("train", [True, False])
-def test_module_gradients_equal_unrolling(train: bool) -> None:
-    def grads(function):
-        module = Module().train(train)
-        x = normal(BATCH, WIDTH, seed=1)
-        loss(function(module, x)).backward()
-        return [p.grad for p in module.parameters()]
-
-    got = grads(lambda module, x: eq.fixed_point(module, start(), x, **tight()).value)
-    wanted = grads(lambda module, x: iterate(module, start(), x, steps=UNROLL))
-    for a, b in zip(got, wanted, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
 def test_no_grad_and_constants_leave_no_graph() -> None:

@@ -247,6 +247,7 @@ def test_linear_systems_without_a_solution(linear, rtol: float) -> None:
         with pytest.warns(eq.SolveWarning):
             sol.value.backward(g)
         assert sol.adjoint is not None and not (sol.adjoint.status == CONVERGED).any()
+    assert x.grad is not None and x.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("linear", LINEAR)

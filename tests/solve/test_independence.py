@@ -6,7 +6,7 @@ import pytest
 import torch
 from problems import BY_NAME, Problem, normal
 from promise import assert_as_promised
-from references import Counted, loss
+from references import loss
 
 import equilibria as eq
 
@@ -167,68 +167,6 @@ def check_products(solver, problem: Problem) -> None:
         one = problem.sample(i)
         alone = eq.fixed_point(one.f, one.z0, *one.operands, *weights, solver=solver)
         assert_as_promised(alone, 0, together, i, rtol=solver.rtol, lipschitz=1 - 1 / max(norm, 1))
-
-
-@pytest.mark.filterwarnings("ignore::equilibria.solve.SolveWarning")
-@pytest.mark.parametrize(
-    "linear", [eq.GMRES, eq.BiCGSTAB, eq.Neumann, eq.DirectSolve, eq.Fallback, eq.Anderson]
-)
-def test_the_adjoint_is_independent_too(linear) -> None:
-    """Gradients, status and counts of the backward solve; the last sample is a hard one."""
-    rate = torch.tensor([[0.1], [0.9], [0.5], [-7.0]], dtype=torch.float64)
-    x = normal(4, 20, seed=5)
-    g = lambda z, rate, x: rate * torch.sin(z) + x  # noqa: E731
-    adjoint = eq.Implicit(linear=linear(rtol=1e-5, max_evals=30))
-
-    def gradient(index):
-        operand = x[index].clone().requires_grad_()
-        z0 = torch.zeros_like(operand)
-        sol = eq.fixed_point(g, z0, rate[index], operand, adjoint=adjoint)
-        return torch.autograd.grad((sol.value**2).sum(), operand)[0], sol.adjoint
-
-    together, info = gradient([0, 1, 2, 3])
-    for i, lipschitz in enumerate((0.1, 0.9, 0.5)):
-        alone, single = gradient([i])
-        assert info.status[i] == single.status[0]
-        assert (info.stats.evals[i] - single.stats.evals[0]).abs() <= 1
-        apart = (together[i] - alone[0]).norm() / alone[0].norm()
-        assert apart <= 10 * adjoint.linear.rtol / (1 - lipschitz)
-    assert len(info.stats.evals.unique()) > 1 or linear is eq.DirectSolve
-
-
-@pytest.mark.parametrize(
-    "solver", [s for s in SOLVERS if not isinstance(s, eq.NewtonKrylov)], ids=repr
-)
-def test_per_sample_evaluates_fewer_samples(solver) -> None:
-    """Finished samples leave the batch; values, status and counts stay as promised."""
-    index = torch.tensor([0] * 12 + [2] * 2 + [5, 6])
-    z0 = torch.zeros(len(index), ENTRIES)
-    riding, leaving = Counted(f), Counted(f)
-    a = eq.fixed_point(riding, z0, KINDS[index], OFFSETS[index], solver=solver)
-    b = eq.fixed_point(leaving, z0, KINDS[index], OFFSETS[index], solver=solver, drop_finished=True)
-    assert_same(a, b, solver, [(i, i) for i in range(len(index))], index)
-    assert riding.rows == riding.calls * len(index)
-    assert abs(leaving.calls - riding.calls) <= 1
-    # No fewer than the counts say, and not many more: leaving may wait for company.
-    assert b.stats.evals.sum() <= leaving.rows <= 1.5 * b.stats.evals.sum()
-    assert leaving.rows < riding.rows
-
-
-def test_per_sample_gradients_equal_plain_ones() -> None:
-    rate = torch.tensor([[0.05], [0.95], [0.5], [0.0]], dtype=torch.float64)
-    grads = []
-    for drop_finished in (False, True):
-        x = normal(4, 3, seed=5).requires_grad_()
-        sol = eq.fixed_point(
-            lambda z, rate, x: rate * torch.sin(z) + x,
-            torch.zeros(4, 3, dtype=torch.float64),
-            rate,
-            x,
-            drop_finished=drop_finished,
-            solver=eq.Broyden(rtol=1e-9),
-        )
-        grads.append(torch.autograd.grad(loss(sol.value), x)[0])
-    torch.testing.assert_close(*grads, rtol=1e-12, atol=1e-14)
 
 
 # Maps that mix samples.

@@ -6,8 +6,8 @@ import warnings
 import pytest
 import torch
 from maps import Module
-from problems import BY_NAME, flat, normal, relative_residual, spread, with_norm, with_spectrum
-from references import Counted, exact_adjoint
+from problems import BY_NAME, normal, relative_residual, spread, with_norm, with_spectrum
+from references import Counted
 from torch.utils.checkpoint import checkpoint
 
 import equilibria as eq
@@ -90,35 +90,6 @@ def test_a_step_too_long_is_shortened() -> None:
     assert sol.value.abs().max() <= 1e-7
 
 
-@pytest.mark.parametrize("drop_finished", [False, True])
-def test_company_changes_nothing(drop_finished: bool) -> None:
-    """Bit for bit, with mates that end early, late, diverge or turn NaN in between."""
-    rate = torch.tensor([[0.1], [0.97], [-4.0], [0.0], [0.9]], dtype=torch.float64)
-    x = normal(5, 7, seed=5)
-    x[3] = torch.nan
-
-    def f(z, rate, x):
-        return rate * torch.sin(z) + x
-
-    solver = eq.NewtonKrylov(rtol=1e-9)
-    index = torch.arange(5).repeat(4)
-    sol = eq.fixed_point(
-        f,
-        0 * normal(20, 7, seed=1),
-        rate[index],
-        x[index],
-        solver=solver,
-        drop_finished=drop_finished,
-    )
-    for kind in range(5):
-        one = slice(kind, kind + 1)
-        alone = eq.fixed_point(f, 0 * normal(1, 7, seed=1), rate[one], x[one], solver=solver)
-        for i in range(kind, 20, 5):
-            assert torch.equal(sol.value[i], alone.value[0])
-            assert sol.status[i] == alone.status[0] and sol.stats.evals[i] == alone.stats.evals[0]
-    assert set(sol.status.tolist()) >= {CONVERGED, NONFINITE}
-
-
 @pytest.mark.parametrize(
     "solver",
     [eq.NewtonKrylov(rtol=1e-8), eq.Auto(rtol=1e-8, newton=KRYLOV)],
@@ -155,18 +126,6 @@ def test_bad_values_stay_alone(solver) -> None:
 
 
 # Everything that a graph can meet.
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", ["tree", "image"])
-def test_trees_and_images(name: str, dtype: torch.dtype) -> None:
-    problem = BY_NAME[name]
-    z0, operands, weights = problem.cast(dtype)
-    shared = map(eq.shared, weights)
-    sol = eq.fixed_point(problem.f, z0, *operands, *shared, solver=eq.NewtonKrylov(rtol=1e-5))
-    assert (sol.status == CONVERGED).all()
-    error = (flat(sol.value).double() - flat(problem.solution)).norm(dim=1)
-    assert (error <= 1e-3 * flat(problem.solution).norm(dim=1)).all()
 
 
 def test_channels_last_and_coupled() -> None:
@@ -246,23 +205,6 @@ def test_transforms() -> None:
         [torch.func.grad(total)(*pair) for pair in zip(many, weights, strict=True)]
     )
     torch.testing.assert_close(got, wanted, rtol=1e-7, atol=1e-8)
-
-
-def test_in_the_place_of_the_linear_solver() -> None:
-    """Of an affine map the product is at hand: one step, no evaluation to linearise."""
-    x = X.clone().requires_grad_()
-    g = normal(4, 12, seed=6)
-    adjoint = eq.Implicit(linear=eq.NewtonKrylov(rtol=1e-11))
-    sol = eq.fixed_point(
-        net, torch.zeros_like(X), x, solver=eq.Anderson(rtol=1e-12), adjoint=adjoint
-    )
-    (grad,) = torch.autograd.grad(sol.value, x, g)
-    z = sol.value.detach()
-    u = exact_adjoint(lambda z: net(z, X), z, g)
-    at = X.clone().requires_grad_()
-    (wanted,) = torch.autograd.grad(net(z, at), at, u)
-    torch.testing.assert_close(grad, wanted, rtol=1e-8, atol=1e-9)
-    assert (sol.adjoint.status == CONVERGED).all()
 
 
 @pytest.mark.parametrize("grads", [True, False])

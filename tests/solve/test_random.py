@@ -26,11 +26,14 @@ LIMITS = {"max_evals": EVALS, "patience": 12}
 SOLVERS = {
     "Picard": eq.Picard(**LIMITS),
     "Picard, damped": eq.Picard(**LIMITS, damping=0.6),
+    "Picard, overrelaxed": eq.Picard(**LIMITS, damping=1.7),
     "Anderson, period 1": eq.Anderson(**LIMITS, period=1),
     "Anderson, period 3": eq.Anderson(**LIMITS, period=3),
     "Anderson, damped": eq.Anderson(**LIMITS, history=3, damping=0.7, period=2),
     "Broyden": eq.Broyden(**LIMITS),
+    "Anderson, whole history": eq.Anderson(**LIMITS, history=30, ridge=0.0),
     "Broyden, memory 4": eq.Broyden(**LIMITS, memory=4),
+    "Broyden, memory 1": eq.Broyden(**LIMITS, memory=1),
     "NewtonKrylov": eq.NewtonKrylov(**LIMITS),
     "Auto": eq.Auto(**LIMITS),
 }

@@ -50,52 +50,6 @@ bad_values = st.sampled_from([torch.nan, torch.inf, -torch.inf])
 injections = st.dictionaries(st.integers(0, BATCH - 1), st.integers(1, 12), max_size=BATCH)
 
 
-class Injected:
-    """An elementwise f whose value is made bad in given samples at given evaluations."""
-
-    def __init__(self, rate, x, when: dict[int, int], bad: float, entry: int) -> None:
-        self.rate, self.x, self.when, self.bad, self.entry = rate, x, when, bad, entry
-        self.calls = 0
-
-    def clean(self, z):
-        return self.rate * torch.sin(z) + self.x
-
-    def __call__(self, z):
-        self.calls += 1
-        value = self.clean(z)
-        for sample, call in self.when.items():
-            if call == self.calls:
-                value = value.clone()
-                value[sample, self.entry] = self.bad
-        return value
-
-
-@FEW
-@given(solvers, dtypes, widths, seeds, norms, bad_values, injections)
-def test_injected_values(solver, dtype, width, seed, norm, bad, when) -> None:
-    rate = (norm * normal(BATCH, width, seed=seed)).to(dtype)
-    x = normal(BATCH, width, seed=seed + 1).to(dtype)
-    z0 = torch.zeros(BATCH, width, dtype=dtype)
-    healthy = eq.fixed_point(Injected(rate, x, {}, bad, 0), z0, solver=solver)
-    f = Injected(rate, x, when, bad, seed % width)
-    sol = eq.fixed_point(f, z0, solver=solver)
-
-    assert sol.value.isfinite().all()
-    done = sol.status == CONVERGED
-    residual = relative_residual(f.clean, sol.value)
-    assert (residual[done] <= solver.rtol * 1.01 + 8 * torch.finfo(dtype).eps).all()
-    for i in range(BATCH):
-        hit = i in when and when[i] <= healthy.stats.evals[i]
-        if hit:
-            # What was seen before decides; the bad evaluation is the last one.
-            assert sol.status[i] == NONFINITE
-            assert sol.stats.evals[i] == when[i]
-        else:
-            assert sol.status[i] == healthy.status[i]
-            assert sol.stats.evals[i] == healthy.stats.evals[i]
-            assert torch.equal(sol.value[i], healthy.value[i])
-
-
 @FEW
 @given(st.one_of(solvers, with_products), dtypes, st.integers(1, 9), seeds, norms, st.booleans())
 def test_random_nets(solver, dtype, width, seed, norm, linear: bool) -> None:

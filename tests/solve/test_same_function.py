@@ -320,8 +320,11 @@ def test_the_smallest_numbers_are_no_change() -> None:
 @pytest.mark.parametrize("power", [-80, 80])
 @pytest.mark.parametrize(
     "linear",
-    [eq.GMRES(), eq.BiCGSTAB(), eq.DirectSolve(), eq.Fallback(), eq.Neumann(), eq.Broyden()],
-    ids=lambda linear: type(linear).__name__,
+    [
+        *(eq.GMRES(), eq.GMRES(restart=4), eq.BiCGSTAB(), eq.DirectSolve(), eq.Fallback()),
+        *(eq.Neumann(), eq.Picard(), eq.Anderson(), eq.Broyden(), eq.NewtonKrylov(), eq.Auto()),
+    ],
+    ids=repr,
 )
 def test_a_loss_of_any_scale(linear: Any, power: int) -> None:
     """Scaling by a power of two changes nothing, though squares are no numbers any more."""

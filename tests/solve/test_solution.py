@@ -78,6 +78,7 @@ def test_the_adjoint_stays_as_it_is_and_starts_the_next_backward(way: str) -> No
     assert torch.equal(kept.adjoint.status, first.adjoint.status)
     again = solved(backward=True, warm=kept)
     assert again.stats.evals.tolist() == [1, 1, 1]
+    assert all(torch.equal(again.value[name], first.value[name]) for name in ("a", "b"))
     assert again.adjoint is not None
     assert (again.adjoint.stats.evals < first.adjoint.stats.evals).all()
 

@@ -84,15 +84,6 @@ def test_acceleration_accelerates(radius: float) -> None:
         assert (evals.double() < 0.7 * picard).all()
 
 
-@pytest.mark.parametrize("d", [3, 5, 8])
-def test_anderson_ends_on_a_linear_problem(d: int) -> None:
-    """With a history of d and more it ends after d + 2 evaluations (Walker and Ni 2011)."""
-    f, z0, x = linear(spread(-0.9, 0.8, d))
-    sol = eq.fixed_point(f, z0, x, solver=eq.Anderson(history=d + 1, ridge=1e-16, rtol=1e-8))
-    assert (sol.status == CONVERGED).all()
-    assert (sol.stats.evals <= d + 3).all()
-
-
 def test_anderson_beats_picard_on_an_easy_problem() -> None:
     """A ridge that is not relative makes it slower than plain iteration (see torchdeq 0.1)."""
     problem = BY_NAME["tanh/norm_.9"]
@@ -119,22 +110,6 @@ def test_options_of_anderson_change_the_path_and_not_the_answer() -> None:
         assert (sol.status == CONVERGED).all()
         torch.testing.assert_close(sol.value, plain.value, rtol=1e-7, atol=1e-7)
         assert not torch.equal(sol.stats.trace[:20], plain.stats.trace[:20])
-
-
-@pytest.mark.parametrize("damping", [1.0, 0.5])
-def test_the_alternating_method_is_anderson_with_a_period(damping: float) -> None:
-    f, z0, x = linear(spread(-0.9, 0.9, 20))
-    limits = {"rtol": 1e-8, "max_evals": 500, "damping": damping}
-    for alternating, anderson in (
-        (eq.Anderson(period=3, **limits), eq.Anderson(**limits, period=3)),
-        (eq.Anderson(**limits, period=1), eq.Anderson(**limits)),
-    ):
-        first, second = (
-            eq.fixed_point(f, z0, x, solver=solver, trace=True)
-            for solver in (alternating, anderson)
-        )
-        assert torch.equal(first.value, second.value)
-        assert torch.equal(first.stats.trace.nan_to_num(), second.stats.trace.nan_to_num())
 
 
 def test_anderson_extrapolates_at_every_period() -> None:
@@ -167,27 +142,6 @@ def test_period_is_plain_iteration_in_between() -> None:
     rare = eq.fixed_point(f, z0, x, solver=eq.Anderson(period=100))
     assert torch.equal(rare.value, picard.value)
     assert torch.equal(rare.stats.evals, picard.stats.evals)
-
-
-def test_warm_starts_at_an_earlier_solution() -> None:
-    f, z0, x = linear(spread(-0.9, 0.9, 20))
-    first = eq.fixed_point(f, z0, x, solver=eq.Anderson(rtol=1e-8))
-    again = eq.fixed_point(f, z0, x, solver=eq.Anderson(rtol=1e-6), warm=first)
-    assert again.stats.evals.tolist() == [1, 1, 1]
-    assert torch.equal(again.value, first.value)
-
-
-def test_warm_starts_the_adjoint_too() -> None:
-    f, z0, x = linear(spread(-0.9, 0.9, 20))
-    x.requires_grad_()
-    adjoint = eq.Implicit(linear=eq.Neumann(rtol=1e-8, max_evals=500))
-    options = {"solver": eq.Anderson(rtol=1e-8), "adjoint": adjoint}
-    first = eq.fixed_point(f, z0, x, **options)
-    first.value.sum().backward()
-    again = eq.fixed_point(f, z0, x, **options, warm=first)
-    again.value.sum().backward()
-    assert (again.adjoint.stats.evals < first.adjoint.stats.evals).all()
-    assert (again.adjoint.status == CONVERGED).all()
 
 
 def test_solvers_are_plain_values() -> None:

@@ -128,17 +128,6 @@ def test_reduced_precision_ends_in_a_stall() -> None:
     assert (sol.stats.residual < 2e-2).all() and (sol.stats.evals < 100).all()
 
 
-def test_the_best_iterate_is_returned() -> None:
-    """Plain iteration of z -> -1.5 z + 1 gets worse at every step: z0 is the best."""
-    z0 = torch.full((1, 1), 0.5, dtype=torch.float64)
-    sol = eq.fixed_point(lambda z: 1 - 1.5 * z, z0, solver=eq.Picard(max_evals=9))
-    trace = eq.fixed_point(
-        lambda z: 1 - 1.5 * z, z0, solver=eq.Picard(max_evals=9), trace=True
-    ).stats.trace
-    assert sol.status.tolist() == [MAX_EVALS]
-    assert sol.stats.residual.item() == trace.min().item()
-
-
 def test_an_answer_that_is_zero() -> None:
     """The relative residual of z -> z / 2 is 1 everywhere: it counts once z is zero to rounding."""
     z0 = torch.ones(2, 3)

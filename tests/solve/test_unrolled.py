@@ -1,5 +1,6 @@
 """`Unrolled`: so many steps of the solver, and the derivative of exactly these."""
 
+import functools
 from itertools import pairwise
 
 import pytest
@@ -61,13 +62,14 @@ METHODS = [
     (eq.Anderson(history=None), anderson),
     (eq.Broyden(), broyden),
 ]
+DAMPED = eq.Picard(damping=0.7), functools.partial(iterate, damping=0.7)
 SOLVERS = [solver for solver, _ in METHODS]
 ALL = [*SOLVERS, eq.Auto(), eq.Broyden(memory=2)]
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
 @pytest.mark.parametrize(
-    ("solver", "written_out"), METHODS, ids=lambda each: getattr(each, "__name__", None)
+    ("solver", "written_out"), [*METHODS, DAMPED], ids=lambda each: getattr(each, "__name__", None)
 )
 def test_k_evaluations_are_k_steps(solver, written_out, checkpoint: bool) -> None:
     """Value, first and second derivatives are those of the method written out."""
@@ -237,9 +239,3 @@ def test_rows_that_are_coupled(coupled) -> None:
     torch.testing.assert_close(sol, wanted, rtol=1e-12, atol=0)
     found, wanted = (torch.autograd.grad(each.square().sum(), x)[0] for each in (sol, wanted))
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=0)
-
-
-@pytest.mark.parametrize("given", [-1, 2.5, True])
-def test_impossible_lengths(given) -> None:
-    with pytest.raises((TypeError, ValueError), match=r"Unrolled\(max_evals=...\)"):
-        eq.Unrolled(max_evals=given)
