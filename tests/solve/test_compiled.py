@@ -19,6 +19,13 @@ WEIGHT = 0.1 * normal(8, 8, seed=5).float()
 X = normal(6, 8, seed=6).float()
 
 
+@pytest.fixture(autouse=True)
+def nothing_compiled():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
 def f(z, x):
     return torch.tanh(z @ WEIGHT + x)
 
@@ -38,14 +45,12 @@ def test_evaluation_and_step_are_one_graph(solver) -> None:
         residual = stepper.residual(image, z)
         return stepper.step(Point(z, image, residual, length(residual)))
 
-    torch.compiler.reset()
     z = [torch.zeros_like(X)]
     for _ in range(24):
         z = step(z)
     compiled = torch.compile(step, backend="eager", fullgraph=True)
     for _ in range(2):
         z = compiled(z)
-    torch.compiler.reset()
     wanted = eq.fixed_point(f, torch.zeros_like(X), X, solver=eq.Picard(rtol=1e-6)).value
     torch.testing.assert_close(z[0], wanted, rtol=1e-3, atol=1e-4)
 
@@ -73,7 +78,6 @@ def test_what_was_frozen_in_the_forward_is_a_constant_of_compiled_code_too() -> 
         assert cell.gain.grad is None
         found.append(x.grad)
     torch.testing.assert_close(*found)
-    torch.compiler.reset()
 
 
 class Inside(nn.Module):
@@ -139,7 +143,6 @@ on_2_6 = pytest.mark.skipif(
 def test_compiled_cells_in_eight_threads(backend, way, adjoint) -> None:
     """Which functions run compiled is a matter of each thread; second derivatives are Implicit's,
     which evaluates f uncompiled for them."""
-    torch.compiler.reset()
     layer = eq.DEQ(way(backend), adjoint=adjoint, solver=eq.Anderson(rtol=1e-6))
     second = isinstance(adjoint, eq.Implicit)
     wanted = uncompiled(layer, second=second)
@@ -147,7 +150,6 @@ def test_compiled_cells_in_eight_threads(backend, way, adjoint) -> None:
     with ThreadPoolExecutor(8) as threads:
         for found in threads.map(lambda _: derivatives(layer, second=second), range(8)):
             assert_same(found, wanted)
-    torch.compiler.reset()
 
 
 @on_2_6
@@ -163,7 +165,6 @@ def test_threads_leave_compiled_code_compiled() -> None:
     def backend(graph, example_inputs):
         return lambda *inputs: calls.append(1) or graph.forward(*inputs)
 
-    torch.compiler.reset()
     layer = eq.DEQ(torch.compile(Gated(), backend=backend))
     derivatives(layer, second=False)  # compiles, which torch does for each thread that is first
     with ThreadPoolExecutor(4) as threads:  # of more, torch may reach its limit of 8 compilations
@@ -171,12 +172,9 @@ def test_threads_leave_compiled_code_compiled() -> None:
     before = len(calls)
     evals = int(layer(X).stats.evals.max())
     assert len(calls) - before >= evals - 2  # but for the evaluation that finds what f closes over
-    torch.compiler.reset()
 
 
 def test_a_second_derivative_where_f_closes_over_nothing() -> None:
-    torch.compiler.reset()
-
     def square(z, x):
         return torch.tanh(0.4 * z * z + x)
 
@@ -187,13 +185,11 @@ def test_a_second_derivative_where_f_closes_over_nothing() -> None:
         (first,) = torch.autograd.grad(value.sum(), x, create_graph=True)
         found.append(torch.autograd.grad(first.square().sum(), x))
     assert_same(*found)
-    torch.compiler.reset()
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_a_cell_compiled_for_a_single_backward(backend) -> None:
     """Its buffers are reused in it: the products of a linear solve are taken uncompiled."""
-    torch.compiler.reset()
     cell = Gated()
     compiled = torch.compile(cell, backend=backend)
     for _ in range(2):
@@ -206,13 +202,11 @@ def test_a_cell_compiled_for_a_single_backward(backend) -> None:
     else:
         found = derivatives(layer, second=False)
     assert_same(found, uncompiled(layer, second=False))
-    torch.compiler.reset()
 
 
 def test_batches_of_many_sizes() -> None:
     """The last batch of an epoch is smaller: products stay compiled where torch's settings are the
     thread's."""
-    torch.compiler.reset()
     layer = eq.DEQ(torch.compile(Gated(), backend="aot_eager"), solver=eq.Anderson(rtol=1e-6))
     with warnings.catch_warnings():
         if isinstance(private.for_many_backwards(), nullcontext):
@@ -226,16 +220,13 @@ def test_batches_of_many_sizes() -> None:
             with torch.compiler.set_stance("force_eager"):
                 value = layer(x).value.square().sum()
                 assert_same(found, torch.autograd.grad(value, list(layer.parameters())))
-    torch.compiler.reset()
 
 
 def test_newton_through_a_compiled_cell() -> None:
     """Its products are exact, as those of the uncompiled cell are, and nothing is warned of."""
-    torch.compiler.reset()
     layer = eq.DEQ(torch.compile(Gated(), backend="aot_eager"), solver=eq.NewtonKrylov(rtol=1e-6))
     with warnings.catch_warnings():
         warnings.simplefilter("error", eq.SolveWarning)
         found = derivatives(layer, second=False)
     assert_same(found, uncompiled(layer, second=False))
     assert torch.equal(layer(X).stats.evals, eq.DEQ(Gated(), solver=layer.solver)(X).stats.evals)
-    torch.compiler.reset()

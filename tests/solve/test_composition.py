@@ -33,61 +33,53 @@ def two_ways(function, steps: int = 60) -> None:
     def solve(f, z0, *operands):
         return eq.fixed_point(f, z0, *operands, **tight()).value
 
+    same(derivatives(function, solve), derivatives(function, loop(steps)))
+
+
+def loop(steps: int = 60):
+    """Plain iteration, called as a solve is."""
+
     def unroll(f, z0, *operands):
-        return iterate(f, z0, *operands, steps=steps)
+        plain = [x.value if isinstance(x, eq.solve.Shared) else x for x in operands]
+        return iterate(f, z0, *plain, steps=steps)
 
-    results = []
-    for way in (solve, unroll):
-        v, b = parameters()
-        first = torch.autograd.grad(function(way, v, b), (v, b), create_graph=True)
-        second = gradients(first, (v, b))
-        results.append((*first, *second))
-    same(*results)
+    return unroll
 
 
-def test_one_function_called_twice_before_backward() -> None:
+def derivatives(function, solve) -> tuple[torch.Tensor, ...]:
+    v, b = parameters()
+    first = torch.autograd.grad(function(solve, v, b), (v, b), create_graph=True)
+    return (*first, *gradients(first, (v, b)))
+
+
+@pytest.mark.parametrize("fed", [False, True])
+def test_one_function_solved_twice_before_backward(fed: bool) -> None:
+    """Beside each other, or one solution fed to the next solve."""
+
     def function(solve, v, b):
         w = torch.sin(v)
         f = lambda z, x: cell(z, x, w, b)  # noqa: E731
-        one, two = solve(f, start(), X), solve(f, start(), Y)
-        return (one * two).sum() + loss(one)
+        one = solve(f, start(), X)
+        two = solve(f, start(), one if fed else Y)
+        return loss(two) if fed else (one * two).sum() + loss(one)
 
     two_ways(function)
 
 
-def test_solution_fed_to_the_next_solve() -> None:
-    def function(solve, v, b):
-        w = torch.sin(v)
-        f = lambda z, x: cell(z, x, w, b)  # noqa: E731
-        return loss(solve(f, start(), solve(f, start(), X)))
-
-    two_ways(function)
-
-
-def test_fixed_point_inside_a_fixed_point() -> None:
-    """Both close over one tensor with a history; the inner one depends on the outer state."""
-
-    def function(solve, v, b):
-        w = torch.sin(v)
-
-        def outer(z, x):
-            inner = solve(lambda y, z: 0.4 * torch.tanh(y @ w.T + z), start(), z)
-            return cell(0.5 * inner, x, w, b)
-
-        return loss(solve(outer, start(), X))
-
-    two_ways(function, steps=24)
-
-
-def test_inner_solve_closes_over_the_outer_state() -> None:
-    """The outer iterate reaches the inner f without being its operand."""
+@pytest.mark.parametrize("closed", [False, True])
+def test_fixed_point_inside_a_fixed_point(closed: bool) -> None:
+    """Both close over one tensor with a history; the outer iterate reaches the inner f as an
+    operand, or closed over."""
 
     def function(solve, v, b):
         w = torch.sin(v)
 
         def outer(z, x):
             shifted = z + torch.cos(z)
-            inner = solve(lambda y: 0.4 * torch.tanh(y @ w.T + shifted), start())
+            if closed:
+                inner = solve(lambda y: 0.4 * torch.tanh(y @ w.T + shifted), start())
+            else:
+                inner = solve(lambda y, z: 0.4 * torch.tanh(y @ w.T + z), start(), z)
             return cell(0.5 * inner, x, w, b)
 
         return loss(solve(outer, start(), X))
@@ -95,33 +87,28 @@ def test_inner_solve_closes_over_the_outer_state() -> None:
     two_ways(function, steps=24)
 
 
-def test_gradient_inside_f() -> None:
+def autograd_slope(energy, z, x):
+    with torch.enable_grad():
+        if not z.requires_grad:
+            z = z.requires_grad_()
+        return torch.autograd.grad(energy(z, x), z, create_graph=True)[0]
+
+
+def func_slope(energy, z, x):
+    return torch.func.grad(energy)(z, x)
+
+
+@pytest.mark.parametrize("slope", [autograd_slope, func_slope])
+def test_gradient_inside_f(slope) -> None:
     """f is itself a gradient step: z - step dE/dz, as in an energy model."""
 
-    def function(solve, v, b):
-        w = torch.sin(v)
-
-        def descend(z, x):
-            with torch.enable_grad():
-                if not z.requires_grad:
-                    z = z.requires_grad_()
-                energy = 0.5 * (z**2).sum() + 0.3 * torch.log(torch.cosh(z @ w + b * x)).sum()
-                (slope,) = torch.autograd.grad(energy, z, create_graph=True)
-            return z - 0.7 * slope
-
-        return loss(solve(descend, start(), X))
-
-    two_ways(function)
-
-
-def test_gradient_by_func_inside_f() -> None:
     def function(solve, v, b):
         w = torch.sin(v)
 
         def energy(z, x):
             return 0.5 * (z**2).sum() + 0.3 * torch.log(torch.cosh(z @ w + b * x)).sum()
 
-        return loss(solve(lambda z, x: z - 0.7 * torch.func.grad(energy)(z, x), start(), X))
+        return loss(solve(lambda z, x: z - 0.7 * slope(energy, z, x), start(), X))
 
     two_ways(function)
 
@@ -136,9 +123,7 @@ def test_backward_twice_with_the_graph_retained() -> None:
 
 
 def test_gradients_accumulate_over_calls() -> None:
-    linear = nn.Linear(WIDTH, WIDTH).double()
-    with torch.no_grad():
-        linear.weight.copy_(with_norm(0.6, WIDTH, seed=3))
+    linear = linear_layer()
     f = lambda z, x: torch.tanh(linear(z) + x)  # noqa: E731
     for x in (X, Y):
         loss(eq.fixed_point(f, start(), x, **tight()).value).backward()
@@ -165,13 +150,9 @@ def test_closed_over_constant_changed_between_forward_and_backward() -> None:
     linear = nn.Linear(WIDTH, WIDTH).double().requires_grad_(False)
     operand = X.clone().requires_grad_()
     weight = linear.weight
-
-    def solve():
-        return eq.fixed_point(
-            lambda z, x, w: 0.3 * torch.tanh(z @ w.T + x), start(), operand, eq.shared(weight)
-        )
-
-    sol = solve()
+    sol = eq.fixed_point(
+        lambda z, x, w: 0.3 * torch.tanh(z @ w.T + x), start(), operand, eq.shared(weight)
+    )
     weight.add_(0.1)
     with pytest.raises(RuntimeError, match=r"modified|changed"):
         sol.value.sum().backward()
@@ -192,21 +173,10 @@ def test_optimiser_step_after_backward_is_no_change() -> None:
 def test_hidden_history_is_an_error_that_asks_for_an_operand() -> None:
     v, _ = parameters()
     w = torch.sin(v)
-
-    class Hidden(nn.Module):
-        """Uses w in code that Python does not run."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.script = torch.jit.script(_Product())
-
-        def forward(self, z, x):
-            return self.script(z, x)
-
-    hidden = Hidden()
-    hidden.script.w = w
+    script = torch.jit.script(_Product())  # uses w in code that Python does not run
+    script.w = w
     with pytest.raises((RuntimeError, TypeError, ValueError), match="operand"):
-        sol = eq.fixed_point(hidden, start(), X, **tight())
+        sol = eq.fixed_point(lambda z, x: script(z, x), start(), X, **tight())
         sol.value.sum().backward()
 
 
@@ -221,19 +191,32 @@ class _Product(nn.Module):
         return torch.tanh(z @ self.w.t() + x)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_scripted_module_with_leaf_parameters() -> None:
+def linear_layer() -> nn.Linear:
     linear = nn.Linear(WIDTH, WIDTH).double()
     with torch.no_grad():
         linear.weight.copy_(with_norm(0.6, WIDTH, seed=3))
-    scripted = torch.jit.script(linear)
+    return linear
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    "make",
+    [
+        torch.jit.script,
+        lambda module: torch.compile(module, backend="eager"),
+        lambda module: torch.compile(module, backend="aot_eager"),
+    ],
+    ids=["scripted", "eager", "aot_eager"],
+)
+def test_translated_module_with_leaf_parameters(make) -> None:
+    linear = linear_layer()
+    translated = make(linear)
     operand = X.clone().requires_grad_()
-    wanted_inputs = (operand, *linear.parameters())
-    f = lambda z, x: torch.tanh(scripted(z) + x)  # noqa: E731
-    got = gradients(eq.fixed_point(f, start(), operand, **tight()).value, wanted_inputs)
+    inputs = (operand, *linear.parameters())
+    f = lambda z, x: torch.tanh(translated(z) + x)  # noqa: E731
+    got = gradients(eq.fixed_point(f, start(), operand, **tight()).value, inputs)
     g = lambda z, x: torch.tanh(linear(z) + x)  # noqa: E731
-    wanted = gradients(iterate(g, start(), operand, steps=60), wanted_inputs)
-    same(got, wanted)
+    same(got, gradients(iterate(g, start(), operand, steps=60), inputs))
 
 
 def test_hooks_on_a_parameter_run_once() -> None:
@@ -346,38 +329,20 @@ def test_randomness_in_the_initial_point_changes_nothing() -> None:
 
 def test_options_of_linear_solver_reach_the_second_backward() -> None:
     """A second derivative is solved as tightly as the first: u is a fixed point of its own."""
-    errors = []
+
+    def function(solve, v, b):
+        w = torch.sin(v)
+        return loss(solve(lambda z: cell(z, X, w, b), start()))
+
+    def second(solve) -> torch.Tensor:
+        return torch.cat([g.flatten() for g in derivatives(function, solve)[2:]])
+
+    wanted, errors = second(loop()), []
     for rtol in (1e-2, 1e-12):
-        results = []
-        for way in ("solve", "unroll"):
-            v, b = parameters()
-            w = torch.sin(v)
-            f = lambda z, w=w, b=b: cell(z, X, w, b)  # noqa: E731
-            if way == "solve":
-                adjoint = eq.Implicit(linear=eq.Neumann(**{**TIGHT, "rtol": rtol}))
-                value = eq.fixed_point(
-                    f, start(), adjoint=adjoint, solver=eq.Anderson(**TIGHT)
-                ).value
-            else:
-                value = iterate(f, start(), steps=60)
-            first = torch.autograd.grad(loss(value), (v, b), create_graph=True)
-            results.append(torch.cat([g.flatten() for g in gradients(first, (v, b))]))
-        errors.append(float((results[0] - results[1]).norm() / results[1].norm()))
+        options = tight(linear=eq.Neumann(**{**TIGHT, "rtol": rtol})) | {"throw": False}
+        found = second(lambda f, z0: eq.fixed_point(f, z0, **options).value)  # noqa: B023
+        errors.append(float((found - wanted).norm() / wanted.norm()))
     assert errors[1] < 1e-8 < errors[0] < 0.3
-
-
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_compiled_module_with_leaf_parameters(backend: str) -> None:
-    linear = nn.Linear(WIDTH, WIDTH).double()
-    with torch.no_grad():
-        linear.weight.copy_(with_norm(0.6, WIDTH, seed=3))
-    compiled = torch.compile(linear, backend=backend)
-    operand = X.clone().requires_grad_()
-    inputs = (operand, *linear.parameters())
-    f = lambda z, x: torch.tanh(compiled(z) + x)  # noqa: E731
-    got = gradients(eq.fixed_point(f, start(), operand, **tight()).value, inputs)
-    g = lambda z, x: torch.tanh(linear(z) + x)  # noqa: E731
-    same(got, gradients(iterate(g, start(), operand, steps=60), inputs))
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
@@ -398,38 +363,24 @@ def test_compiled_closure_with_history(backend: str) -> None:
 
 def test_checkpoint_inside_f() -> None:
     """Activation checkpointing of the cell, its weights as operands: to second order."""
-    results = []
-    for way in ("solve", "unroll"):
-        v, b = parameters()
-        w = torch.sin(v)
 
+    def function(solve, v, b):
         def f(z, x, w, b):
             return checkpoint(cell, z, x, w, b, use_reentrant=False)
 
-        if way == "solve":
-            value = eq.fixed_point(f, start(), X, eq.shared(w), eq.shared(b), **tight()).value
-        else:
-            value = iterate(f, start(), X, w, b, steps=60)
-        first = torch.autograd.grad(loss(value), (v, b), create_graph=True)
-        results.append((*first, *gradients(first, (v, b))))
-    same(*results)
+        return loss(solve(f, start(), X, eq.shared(torch.sin(v)), eq.shared(b)))
+
+    two_ways(function)
 
 
 def test_checkpoint_inside_f_with_closed_over_tensors() -> None:
     """First derivatives; torch's checkpoint cannot recompute with stand-ins for second ones."""
     grads = []
-    for way in ("solve", "unroll"):
+    for solve in (lambda f, *x: eq.fixed_point(f, *x, **tight()).value, loop()):
         v, b = parameters()
         w = torch.sin(v)
-
-        def f(z, x, w=w, b=b):
-            return checkpoint(cell, z, x, w, b, use_reentrant=False)
-
-        if way == "solve":
-            value = eq.fixed_point(f, start(), X, **tight()).value
-        else:
-            value = iterate(f, start(), X, steps=60)
-        grads.append(gradients(value, (v, b)))
+        f = lambda z, x, w=w, b=b: checkpoint(cell, z, x, w, b, use_reentrant=False)  # noqa: E731
+        grads.append(gradients(solve(f, start(), X), (v, b)))
     same(*grads)
 
 

@@ -16,6 +16,13 @@ from equilibria.solve import private
 X = torch.arange(6.0).reshape(2, 3)
 
 
+@pytest.fixture(autouse=True)
+def nothing_compiled():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
 def test_transform_active() -> None:
     seen = []
 
@@ -94,14 +101,12 @@ def test_modes_of_a_kind_are_found_by_compiled_code_too() -> None:
         mode = private.function_mode(Mode)
         return x if mode is None else x * mode.number
 
-    torch.compiler.reset()
     compiled = torch.compile(f, backend="eager", fullgraph=True)
     for function in (f, compiled, f, compiled):
         assert torch.equal(function(X), X)
         for number in (torch.tensor(2.0), torch.tensor(3.0)):
             with Mode(number):
                 assert torch.equal(function(X), number * X)
-    torch.compiler.reset()
 
 
 def test_what_is_compiled() -> None:
@@ -236,10 +241,8 @@ class Backend:
 
 
 @pytest.fixture
-def backend():
-    torch.compiler.reset()
-    yield Backend()
-    torch.compiler.reset()
+def backend(nothing_compiled):
+    return Backend()
 
 
 @pytest.mark.parametrize("fullgraph", [False, True])
@@ -326,15 +329,12 @@ def test_compilers_that_replay_their_buffers(words, replays) -> None:
 
     private.leave_uncompiled(look.__code__)
     private.leave_uncompiled(private.replays_buffers.__code__)
-    torch.compiler.reset()
     assert torch.compile(look, **words)(X) is replays
-    torch.compiler.reset()
     assert not private.replays_buffers(None)
 
 
 @pytest.mark.parametrize("words", [{"retain_graph": True}, {"create_graph": True}], ids=str)
 def test_compiled_code_refuses_a_second_backward(words) -> None:
-    torch.compiler.reset()
     f = torch.compile(lambda x, y: (x.exp() * y.exp()).sin() * y, backend="aot_eager")
 
     def differentiate(**words):
@@ -348,7 +348,6 @@ def test_compiled_code_refuses_a_second_backward(words) -> None:
     differentiate()
     with pytest.raises(RuntimeError):
         differentiate(**words)
-    torch.compiler.reset()
     assert not private.made_by_compiled_code([X.clone().requires_grad_().exp()])
 
 
@@ -356,7 +355,6 @@ def test_code_compiled_for_many_backwards() -> None:
     """Also of shapes that vary, where torch compiles the backward ahead."""
     f = torch.compile(lambda x, y: (x.exp() * y.exp()).sin() * y, backend="aot_eager", dynamic=True)
     x, y = X.clone().requires_grad_(), X.clone().requires_grad_()
-    torch.compiler.reset()
     with private.for_many_backwards(), private.for_many_backwards():
         value = f(x, y).sum()
         if torch._functorch.config.donated_buffer:
@@ -365,7 +363,6 @@ def test_code_compiled_for_many_backwards() -> None:
     if private.allow_more_backwards([value]):  # torch notes it wrongly
         assert not private.allow_more_backwards([value])
     found = [torch.autograd.grad(value, x, retain_graph=True)[0] for _ in range(2)]
-    torch.compiler.reset()
     assert torch.equal(*found)
     with torch.no_grad():
         torch.testing.assert_close(found[0], (X.exp() ** 2).cos() * X.exp() ** 2 * X)
