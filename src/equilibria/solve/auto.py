@@ -18,13 +18,7 @@ from equilibria.solve.layout import Groups, Layout
 from equilibria.solve.linear import LinearSolver, linear_field
 from equilibria.solve.newton import NewtonKrylov, NewtonStepper, check_step_limits
 from equilibria.solve.options import whole_field
-from equilibria.solve.rows import (
-    Rows,
-    choose,
-    entries,
-    keep_samples,
-    select,
-)
+from equilibria.solve.rows import Rows, choose, entries, keep_samples, select
 from equilibria.solve.solvers import Jacobian, Point, Solver, Stepper
 
 PERIOD = 3  # evaluations from one extrapolation to the next, of a small sample

@@ -171,12 +171,7 @@ def _replace(p: Leaves, which: Sequence[int], given: Sequence[Tensor]) -> Leaves
 
 
 def _differentiable(
-    equation: Equation,
-    z: Leaves,
-    p: Leaves,
-    g: Leaves,
-    needed: Sequence[bool],
-    residual: Tensor,
+    equation: Equation, z: Leaves, p: Leaves, g: Leaves, needed: Sequence[bool], residual: Tensor
 ) -> list[Tensor | None]:
     equation.require_substitutable()
     u = equation.adjoint.propagate(Place(equation, z, p), g)

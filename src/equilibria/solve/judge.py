@@ -133,13 +133,7 @@ class Judge:
         return found._replace(relative=relative, error_ratio=error), rank, valid
 
     def name_status(
-        self,
-        point: Point,
-        found: Measure,
-        valid: Tensor,
-        evals: int,
-        over: Tensor,
-        running: Tensor,
+        self, point: Point, found: Measure, valid: Tensor, evals: int, over: Tensor, running: Tensor
     ) -> Tensor:
         """The status of each sample; of several, the last one named here counts.
 

@@ -234,7 +234,7 @@ class _Checkpointed:
 
     def watch(self, z: Leaves, value: Leaves) -> None:
         if self.residual is None:
-            self.residual = self.equation.relative_residual(z, value)
+            self.residual = self.equation.measure(z, value).relative
         else:
             self.equation.require_same(z, value, self.residual)
 

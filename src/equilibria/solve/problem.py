@@ -1,34 +1,33 @@
-"""The user's problem: f, with all that it takes to evaluate it again."""
+"""The user's problem: z = f(z), and how it is to be solved."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from typing_extensions import override
 
 from equilibria.solve import private
-from equilibria.solve.boundary import AutocastRegion, enter_region, without_autocast
-from equilibria.solve.capture import Captured, Recorder, require_known
+from equilibria.solve.boundary import without_autocast
+from equilibria.solve.capture import Captured
 from equilibria.solve.closure import Function
-from equilibria.solve.derivative import FrozenParameter, GraphKeeper, Linearization
+from equilibria.solve.derivative import GraphKeeper
 from equilibria.solve.equation import Axes, Equation, fold, fold_all
 from equilibria.solve.estimate import WARNED_ERROR
 from equilibria.solve.layout import Coupled, Groups, Layout
 from equilibria.solve.loop import Run, is_far_off, iterate
+from equilibria.solve.map import UserMap
 from equilibria.solve.monitor import Terms
 from equilibria.solve.rows import Rows, subtract
 from equilibria.solve.solution import Record
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import describe_failure, raise_if_failed, warn
-from equilibria.solve.tree import Leaves, Operands, Tree, describe, flatten, followable, unflatten
+from equilibria.solve.tree import Leaves, Operands, flatten
 from equilibria.solve.verdict import Criterion, Measure, Reference
 
 if TYPE_CHECKING:
@@ -40,26 +39,12 @@ NEARBY = 1e-3
 TRACE_UNDER_VMAP = "trace=True has no meaning under torch.vmap: the mapped solves share one loop"
 
 
-@dataclass
-class Problem(Equation):
-    """z = f(z, *operands), with the tensors that f closes over.
+@dataclass(kw_only=True)
+class Problem(UserMap):
+    """z = f(z, *operands), and how it is solved and differentiated: see `fixed_point`."""
 
-    Its parameters p are the operands' tensors, then the closed-over ones.
-
-    Attributes:
-        f: as given, of a state and operands as trees.
-        state_spec: the structure of the state.
-        autocast: the region that f was called in; every later evaluation enters it.
-        has_aux: f returns something beside the state.
-        expected: tensors that f closes over, whether its first evaluation uses them or not.
-    """
-
-    f: Function
     solver: Solver
     adjoint: Adjoint
-    state_spec: pytree.TreeSpec
-    operands: Operands
-    autocast: AutocastRegion
     coupled: Coupled
     record: Record | None
     throw: bool = False
@@ -67,108 +52,6 @@ class Problem(Equation):
     trace: bool = False
     states: tuple[int, ...] = ()
     returns: str = "best"
-    has_aux: bool = False
-    expected: Sequence[Tensor] = ()
-    captured: Captured = field(default_factory=Captured)
-
-    @override
-    def evaluate(self, z: Leaves, p: Leaves) -> Leaves:
-        return self.evaluate_with_aux(z, p)[0]
-
-    def evaluate_with_aux(self, z: Leaves, p: Leaves) -> tuple[Leaves, Tree]:
-        """f, and what it returns beside the state: None without `has_aux`."""
-        split = len(self.operands.slots)
-        operands = p[:split]
-        given = operands if self.operands.spec is None else self.operands.tree(operands)
-        inputs = [*z, *operands]
-        before = _versions(inputs)
-        with self.captured.substitute(p[split:]), enter_region(self.autocast):
-            try:
-                out = self.f(unflatten(z, self.state_spec), *given)
-            except RuntimeError as error:
-                _add_remedy(error)
-                raise
-        if (after := _versions(inputs)) != before:
-            number = next(i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b)
-            what = "its state" if number < len(z) else f"operand tensor {number - len(z)}"
-            raise RuntimeError(
-                f"{self.letter} changed {what} in place: later evaluations still need it. Return "
-                "a new tensor, by x + y in place of x.add_(y)"
-            )
-        aux = None
-        if self.has_aux:
-            if not (isinstance(out, tuple) and len(cast("tuple[Any, ...]", out)) == 2):
-                raise TypeError(
-                    f"{self.letter} returned {describe(out)}: with has_aux=True it returns a pair, "
-                    "the state and something beside it"
-                )
-            out, aux = cast("tuple[Any, Any]", out)
-        image = self._check_image(out, z)
-        return [x - y for x, y in zip(z, image, strict=True)] if self.f.is_root else image, aux
-
-    @property
-    def letter(self) -> str:
-        """What messages call f."""
-        return "g" if self.f.is_root else "f"
-
-    def evaluate_first(self, z: Leaves, p: Leaves) -> tuple[Leaves, Tree]:
-        """The same where nothing is known of f yet: notes whether it computes in reduced
-        precision."""
-        with self.note_precision():
-            return self.evaluate_with_aux(z, p)
-
-    @contextmanager
-    def note_precision(self) -> Generator[None]:
-        """Notes whether f, evaluated inside, computes in reduced precision."""
-        if not self.autocast.floor:
-            yield
-            return
-        with Recorder() as recorder:
-            yield
-        self.captured.reduced |= recorder.reduced
-
-    @override
-    def evaluate_known(
-        self, z: Leaves, p: Leaves, others: Leaves, used: Sequence[Tensor] = ()
-    ) -> Leaves:
-        if private.transform_active():  # whose wrappers hide the graph
-            return self.evaluate(z, p)
-        return require_known(lambda: self.evaluate(z, p), [*z, *p, *others], used)
-
-    def _check_image(self, out: Tree, z: Leaves) -> Leaves:
-        if (
-            type(out) is Tensor
-            and len(z) == 1
-            and self.state_spec.is_leaf()
-            and out.shape == z[0].shape
-            and out.dtype == z[0].dtype
-        ):
-            return [out]
-        leaves, spec = flatten(out)
-        if spec != self.state_spec or not all(isinstance(leaf, Tensor) for leaf in leaves):
-            f, pair = self.letter, isinstance(out, tuple) and len(cast("tuple[Any, ...]", out)) == 2
-            beside = pair and not self.has_aux and flatten(out[0])[1] == self.state_spec
-            raise TypeError(
-                f"{f} returned {describe(out)} where the state is "
-                f"{describe(unflatten(z, self.state_spec))}: {f} must return a state like the one "
-                f"it is given{', or, with has_aux=True, it and something beside it' * beside}"
-            )
-        for position, (leaf, like) in enumerate(zip(leaves, z, strict=True)):
-            if leaf.shape != like.shape:
-                raise ValueError(
-                    f"{self.letter} returned the shape {tuple(leaf.shape)} where the state "
-                    f"(leaf {position}) has {tuple(like.shape)}"
-                )
-            if leaf.dtype != like.dtype:
-                if not (self.autocast.enabled and leaf.dtype.is_floating_point):
-                    raise TypeError(
-                        f"{self.letter} returned {leaf.dtype} where the state (leaf {position}) is "
-                        f"{like.dtype}: give it operands and parameters of the state's dtype, or "
-                        "run it under torch.autocast"
-                    )
-                leaves[position] = leaf.to(like.dtype)
-                self.captured.reduced = True
-        return leaves
 
     @override
     def solve(self, z: Leaves, first: Leaves, p: Leaves) -> tuple[Layout, Run]:
@@ -250,69 +133,6 @@ class Problem(Equation):
         size = None if self.record is None else self.record.size
         return size if size is None or layout.unit is None else size / layout.unit.squeeze(1)
 
-    @property
-    @override
-    def floor(self) -> float:
-        return self.autocast.floor if self.captured.reduced else 0.0
-
-    @override
-    def linearize(self, z: Leaves, p: Leaves, needed: Sequence[bool]) -> Linearization:
-        own, split = self.leaves_for(p, needed), len(self.operands.slots)
-        captured = self.captured
-        pairs = zip(captured.originals, captured.values, needed[split:], strict=True)
-        others = [x for original, value, need in pairs if not need for x in (original, value)]
-        as_they_are = {id(x) for x in own[split:]}
-        used = [x for x in captured.used if id(x) in as_they_are]
-
-        def linearize(own: Leaves, used: Sequence[Tensor]) -> Linearization:
-            return Linearization.at(
-                lambda z, p: self.evaluate_known(z, p, others, used),
-                z,
-                own,
-                needed,
-                lambda: captured.substitute(own[split:]),
-                self.f.enter_evaluation(),
-            )
-
-        with suppress(FrozenParameter):
-            return linearize(own, used)
-        own = super().leaves_for(p, needed)
-        for i in captured.fixed:
-            own[split + i] = captured.originals[i]
-        return linearize(own, ())
-
-    def linearize_state(self, z: Leaves, p: Leaves) -> Linearization:
-        """The same for products with df/dz alone, at parameters that are used as they are."""
-        p = [followable(x) for x in p]
-        stand_ins = p[len(self.operands.slots) :]
-        return Linearization.at(
-            self.evaluate, z, p, around=lambda: self.captured.substitute(stand_ins)
-        )
-
-    @override
-    def leaves_for(self, p: Leaves, needed: Sequence[bool]) -> Leaves:
-        """A parameter of a module is used as it is, where that is right.
-
-        One with hooks gets a stand-in, or the hooks would run inside the backward solve too; a
-        tensor with a history gets one, or its history would be differentiated there too. What
-        only scripted or compiled code sees can have none.
-        """
-        leaves = super().leaves_for(p, needed)
-        split = len(self.operands.slots)
-        captured = self.captured
-        for i, (original, value) in enumerate(
-            zip(captured.originals, captured.values, strict=True)
-        ):
-            hooks: Any = original._backward_hooks  # pyright: ignore[reportPrivateUsage]
-            plain = needed[split + i] and original.is_leaf and original.requires_grad and not hooks
-            if i in captured.fixed or (plain and value is original):
-                leaves[split + i] = original
-        return leaves
-
-    @override
-    def operand_count(self, p: Leaves) -> int:
-        return len(self.operands.slots)
-
     @override
     def require_same(self, z: Leaves, value: Leaves, residual: Tensor | None = None) -> None:
         if residual is None and self.record is not None:
@@ -339,10 +159,6 @@ class Problem(Equation):
                 "batch, solve them together with coupled=True"
             )
 
-    def relative_residual(self, z: Leaves, value: Leaves) -> Tensor:
-        """The relative residual of each sample, as the tolerance measures it; `value` is f(z)."""
-        return self.measure(z, value).relative
-
     def measure(self, z: Leaves, value: Leaves, layout: Layout | None = None) -> Measure:
         """The residuals of z, of which `value` is the image; None: as it lies."""
         layout = Layout.of(z, self.coupled) if layout is None else layout
@@ -364,16 +180,6 @@ class Problem(Equation):
             return more * 1e-7
         reduced = like.device.type != "cpu" or torch.get_float32_matmul_precision() != "highest"
         return more * (5e-3 if reduced else 3e-4)  # TF32 has the digits of half precision
-
-    @override
-    def require_substitutable(self) -> None:
-        if self.captured.fixed:
-            shapes = [tuple(self.captured.originals[i].shape) for i in sorted(self.captured.fixed)]
-            raise RuntimeError(
-                f"f uses tensors of shape {shapes} in scripted or compiled code: there is no "
-                "second derivative, and no torch.func transform, with respect to them unless they "
-                "are passed as operands (eq.shared(tensor))"
-            )
 
     @override
     def fold_axis(
@@ -419,7 +225,7 @@ class Problem(Equation):
         # A damped solve of a constant takes more, and so does a step function, whose derivative is
         # zero: neither changes with z here.
         nearby = [x + NEARBY * x * _waves(x) for x in z]
-        change = self.relative_residual(self.evaluate(z, p), self.evaluate(nearby, p))
+        change = self.measure(self.evaluate(z, p), self.evaluate(nearby, p)).relative
         if private.some(change > NEARBY / 1000):
             warn(
                 "f depends on its state, and autograd finds no dependence: without df/dz the "
@@ -445,12 +251,7 @@ class _Mapped(Function):
 
     closes_over = ()
 
-    def __init__(
-        self,
-        problem: Problem,
-        size: int,
-        axes: Sequence[int | None],
-    ) -> None:
+    def __init__(self, problem: Problem, size: int, axes: Sequence[int | None]) -> None:
         self.problem = problem
         self.caller = problem.f.caller
         self.size = size
@@ -469,34 +270,9 @@ class _Mapped(Function):
         return self.problem.f.enter_evaluation()
 
 
-def _add_remedy(error: RuntimeError) -> None:
-    """Notes beside an error of torch.autograd in f what it means there."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is not None and trace.tb_frame.f_code.co_filename.startswith(_AUTOGRAD):
-        note = (
-            "f is evaluated without gradients in a solve, at a state that requires none: "
-            "differentiate in it by torch.func.grad, or under torch.enable_grad() with respect to "
-            "(z if z.requires_grad else z.detach().requires_grad_()) and with create_graph=True"
-        )
-        if note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
-
-
 def _waves(like: Tensor) -> Tensor:
     """Numbers between -1 and 1 that no two entries share: no layer is invariant along them."""
     return torch.arange(like.numel(), device=like.device).to(like).cos().view_as(like)
 
 
-_AUTOGRAD = os.path.dirname(torch.autograd.__file__)
 _REQUIRES_GRAD = attrgetter("requires_grad")
-_VERSION = attrgetter("_version")
-
-
-def _versions(leaves: Leaves) -> list[int]:
-    """Counts the changes in place that each leaf has seen."""
-    try:
-        return list(map(_VERSION, leaves))
-    except RuntimeError:  # those made in inference mode count none
-        return [0 if x.is_inference() else x._version for x in leaves]
