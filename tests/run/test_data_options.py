@@ -45,6 +45,13 @@ def test_where_there_is_no_data_it_is_not_advised(words, capsys, monkeypatch):
     assert "of a run that have moved" in said["--data-dir"]
 
 
+@pytest.mark.parametrize("key", ["--task.data", "--task.file"])
+@pytest.mark.parametrize("command", ["train", "initialize"])
+def test_the_option_and_the_key_exclude_each_other(command, key, capsys):
+    assert main([command, "lm-text", "--data", "a.txt", key, "b.txt"]) == 1
+    assert f"--data and {key} were both given: leave one out" in capsys.readouterr().err
+
+
 def test_the_key_of_each_task_names_the_option():
     shown = set()
     for name, place in find("tasks").items():

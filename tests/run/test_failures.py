@@ -13,7 +13,7 @@ from torch import distributed
 from equilibria import files
 from equilibria.run import recipe as recipes
 from equilibria.run.checkpoint import Checkpoints
-from equilibria.run.folder import Folder
+from equilibria.run.folder import Folder, is_concluded
 from equilibria.run.loop import train
 from equilibria.run.trainer import Trainer
 from several import started
@@ -91,4 +91,4 @@ def test_all_end_with_the_same_message_and_the_run_resumes(tree, tmp_path, what,
     assert not list(folder.checkpoints.path.glob(".*.tmp")) or kind == "fails"
     recipe = folder.read_recipe()
     train(recipe, folder.path, resume=True, console=Console(quiet=True))
-    assert folder.concluded(10)
+    assert is_concluded(folder, 10)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from equilibria.run.cli.main import entry
-from equilibria.run.folder import Folder
+from equilibria.run.folder import Folder, is_concluded
 from equilibria.run.trainer import Trainer
 from several import forks, started
 
@@ -82,4 +82,4 @@ def test_a_reader_that_has_seen_enough_ends_nothing(words):
     reader.close()
     process.join()
     assert process.exitcode == 0 and Path("errors").read_text() == ""
-    assert Folder(Path("run")).concluded(8)
+    assert is_concluded(Folder(Path("run")), 8)

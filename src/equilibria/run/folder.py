@@ -132,14 +132,6 @@ class Folder:
         """The command that resumes the run."""
         return f"equilibria train {shlex.quote(str(self.path))} --resume"
 
-    def place(self, task: TaskConfig) -> str | None:
-        """Return where the user's data are, relative to the folder; None for a named data set."""
-        place = place_of(task)
-        try:
-            return None if place is None else os.path.relpath(place, self.path.resolve())
-        except ValueError:  # on another drive of Windows
-            return None
-
     @contextmanager
     def write_alone(self, *, resume: bool = False) -> Iterator[None]:
         """Be the only writer of the folder for a block, which it is created for if it is missing.
@@ -265,60 +257,6 @@ class Folder:
             raise RunError(f"{self.info} is damaged ({error}): restore it from a copy") from None
         return info
 
-    def locate(self, task: TaskConfig, data_dir: Path | None = None) -> TaskConfig:
-        """Return the task of the run with its data where they are now.
-
-        A file or folder of the user's that is no longer where it was is looked for by its name in
-        `data_dir`, and then at the same place relative to the run folder: both may have moved
-        together.
-        """
-        place = place_of(task)
-        if place is None or place.exists():
-            return task
-        if data_dir is not None and (data_dir / place.name).exists():
-            return task.at((data_dir / place.name).absolute())
-        try:
-            relative = self.read_info().get("place")
-        except RunError:
-            return task
-        if not isinstance(relative, str):
-            return task
-        nearby = self.path.resolve() / relative
-        return task.at(os.path.normpath(nearby)) if nearby.exists() else task
-
-    def check_untrained(self) -> None:
-        """Check that a run without a checkpoint loses nothing by restarting.
-
-        Raises:
-            RunError: it has weights.
-        """
-        if self.weights.exists():
-            raise RunError(
-                f"{self.checkpoints.path} has no checkpoint, though the run has "
-                f"{self.weights.name}: restore it, or train into another folder with --out"
-            )
-
-    def check_data(self, task: Task) -> None:
-        """Check that the run was started on the same data.
-
-        Raises:
-            RunError: it was started on other data.
-        """
-        if not self.info.exists():
-            warnings.warn(
-                f"{self.info} is missing: whether the data are those of the run is not known",
-                stacklevel=3,
-            )
-            return
-        info = self.read_info()
-        if (known := info.get("data")) != task.checksum:
-            raise RunError(
-                f"{self.path} was trained on other data than those found: "
-                f"{info.get('source') or 'unnamed'} ({known}) there, "
-                f"{task.source or 'unnamed'} ({task.checksum}) here. Name the folder that "
-                "holds the original data with --data-dir"
-            )
-
     def check_same(self, recipe: Recipe) -> None:
         """Raise RunError if the run was started with a recipe that has another result."""
         known = self.read_recipe()
@@ -333,13 +271,6 @@ class Folder:
                 f"{hint}"
             )
 
-    def concluded(self, step: int) -> bool:
-        """Return whether the final evaluation has been made, after so many steps."""
-        try:
-            return self.read_evaluation().get("step", step) == step
-        except (OSError, ValueError):
-            return False  # it is made again
-
     def read_evaluation(self) -> dict[str, Any]:
         """Return what evaluation.json holds.
 
@@ -348,14 +279,6 @@ class Folder:
             ValueError: it is damaged.
         """
         return storage.read(self.evaluation, EvaluationRecord, spelt=True)
-
-    def has_weights(self, model: nn.Module) -> bool:
-        """Return whether the weights are there, intact and of such a model."""
-        try:
-            read_weights_like(self.weights, model.state_dict())
-        except CheckpointError:
-            return False
-        return True
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the metrics of all epochs.
@@ -398,3 +321,86 @@ def place_of(task: TaskConfig) -> Path | None:
     given = getattr(task, "file", None) or getattr(task, "data", None)
     path = Path(given) if isinstance(given, str) else None
     return path if path is not None and path.is_absolute() else None
+
+
+def place_within(folder: Folder, task: TaskConfig) -> str | None:
+    """Return where the user's data are, relative to the folder; None for a named data set."""
+    place = place_of(task)
+    try:
+        return None if place is None else os.path.relpath(place, folder.path.resolve())
+    except ValueError:  # on another drive of Windows
+        return None
+
+
+def locate(folder: Folder, task: TaskConfig, data_dir: Path | None = None) -> TaskConfig:
+    """Return the task of the run with its data where they are now.
+
+    A file or folder of the user's that is no longer where it was is looked for by its name in
+    `data_dir`, and then at the same place relative to the run folder: both may have moved
+    together.
+    """
+    place = place_of(task)
+    if place is None or place.exists():
+        return task
+    if data_dir is not None and (data_dir / place.name).exists():
+        return task.at((data_dir / place.name).absolute())
+    try:
+        relative = folder.read_info().get("place")
+    except RunError:
+        return task
+    if not isinstance(relative, str):
+        return task
+    nearby = folder.path.resolve() / relative
+    return task.at(os.path.normpath(nearby)) if nearby.exists() else task
+
+
+def check_data(folder: Folder, task: Task) -> None:
+    """Check that the run was started on the same data.
+
+    Raises:
+        RunError: it was started on other data.
+    """
+    if not folder.info.exists():
+        warnings.warn(
+            f"{folder.info} is missing: whether the data are those of the run is not known",
+            stacklevel=3,
+        )
+        return
+    info = folder.read_info()
+    if (known := info.get("data")) != task.checksum:
+        raise RunError(
+            f"{folder.path} was trained on other data than those found: "
+            f"{info.get('source') or 'unnamed'} ({known}) there, "
+            f"{task.source or 'unnamed'} ({task.checksum}) here. Name the folder that "
+            "holds the original data with --data-dir"
+        )
+
+
+def check_untrained(folder: Folder) -> None:
+    """Check that a run without a checkpoint loses nothing by restarting.
+
+    Raises:
+        RunError: it has weights.
+    """
+    if folder.weights.exists():
+        raise RunError(
+            f"{folder.checkpoints.path} has no checkpoint, though the run has "
+            f"{folder.weights.name}: restore it, or train into another folder with --out"
+        )
+
+
+def has_weights(folder: Folder, model: nn.Module) -> bool:
+    """Return whether the weights are there, intact and of such a model."""
+    try:
+        read_weights_like(folder.weights, model.state_dict())
+    except CheckpointError:
+        return False
+    return True
+
+
+def is_concluded(folder: Folder, step: int) -> bool:
+    """Return whether the final evaluation has been made, after so many steps."""
+    try:
+        return folder.read_evaluation().get("step", step) == step
+    except (OSError, ValueError):
+        return False  # it is made again

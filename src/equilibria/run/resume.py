@@ -15,8 +15,8 @@ from torch.utils import _pytree as pytree
 
 from equilibria.run import recipe as recipes
 from equilibria.run.checkpoint import Checkpoint, CheckpointError
+from equilibria.run.folder import Folder, RunError, check_data, check_untrained
 from equilibria.run.processes import agree, random_state, set_random_state, state_of_seed
-from equilibria.run.run import Folder, RunError
 from equilibria.run.sharding import Sharding
 from equilibria.run.tally import Tally
 from equilibria.run.tasks import Part
@@ -136,9 +136,9 @@ def restore(
         warn, part=trainer.part, gather=lambda each: gather_object([each])
     )
     if found is None:
-        folder.check_untrained()
+        check_untrained(folder)
         return None
-    folder.check_data(trainer.task)
+    check_data(folder, trainer.task)
     try:
         _check_same(trainer, found)
         mine = _deal(trainer, found)

@@ -18,7 +18,7 @@ from accelerate import Accelerator
 
 from equilibria.run.config import as_chosen
 from equilibria.run.data.storage import DataError
-from equilibria.run.folder import Folder, RunError, place_of
+from equilibria.run.folder import Folder, RunError, check_data, locate, place_of
 from equilibria.run.models import Model
 from equilibria.run.recipe import Recipe
 from equilibria.run.tasks import Task, TaskConfig
@@ -97,7 +97,7 @@ def _data(
 ) -> tuple[Task, str | None]:
     """Return the data of a run, or `other` data, and what these are called; see `load`."""
     if other is None:
-        task = folder.locate(task, data_dir)
+        task = locate(folder, task, data_dir)
         place = place_of(task)
         if place is not None and not place.exists():
             raise RunError(
@@ -105,7 +105,7 @@ def _data(
                 "folder that holds them now with --data-dir"
             )
         found = task.load(data_dir)
-        folder.check_data(found)
+        check_data(folder, found)
         return found, None
     given = task.at(other)
     with suppress(DataError, ValueError):  # too few to learn from are not the run's own

@@ -148,13 +148,7 @@ def doctor(
         raise ValueError(f"starts is {starts}: expected 1 or more")
     patient = Patient.admit(module, inputs)
     generator = torch.Generator().manual_seed(seed)
-    stages = iter(STAGES)
-
-    def begin() -> None:
-        stage = next(stages)
-        if progress is not None:
-            progress(stage)
-
+    begin = _count_stages(progress)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SolveWarning)  # the findings say it
         begin()
@@ -162,38 +156,52 @@ def doctor(
             seen = patient.call(trace=True, states=EVALUATIONS)
         broken = _find_broken(patient.module)
         if broken or bool((seen.solution.status == Status.NONFINITE).all()):
-            jacobian, apart, gradient, depth = _leave_blank(metric)
+            parts = _leave_blank(metric)
         else:
+            parts = {}
             with torch.no_grad():
-                depth = _depth(patient, seen, figure, metric, chance)
+                parts["depth"] = _depth(patient, seen, figure, metric, chance)
             begin()
-            jacobian = _jacobian(patient, seen)
+            parts["jacobian"] = _jacobian(patient, seen)
             begin()
             exact = Exact.of(patient, seen.solution)
             begin()
             with torch.no_grad():
-                apart = examine_starts(exact, starts, generator)
+                parts["starts"] = examine_starts(exact, starts, generator)
             begin()
-            gradient = examine_gradient(
+            parts["gradient"] = examine_gradient(
                 patient, exact, seen.solution, loss, answer, seed, generator
             )
-    layer = patient.layer
-    solver = layer.eval_solver or layer.solver
     examination = Examination(
-        layer=patient.path,
-        solver=repr(solver),
-        adjoint=repr(layer.adjoint),
-        samples=seen.solution.status.numel(),
-        entries=rows_of(seen.solution.value, layer.coupled).shape[1],
-        forward=_forward(solver, seen.solution),
-        jacobian=jacobian,
-        starts=apart,
-        gradient=gradient,
-        depth=depth,
-        training=training,
-        broken=broken,
+        **_describe(patient, seen.solution), **parts, training=training, broken=broken
     )
     return replace(examination, findings=findings(examination))
+
+
+def _count_stages(progress: Progress | None) -> Callable[[], None]:
+    """What says, at each call, that the next stage begins."""
+    stages = iter(STAGES)
+
+    def begin() -> None:
+        stage = next(stages)
+        if progress is not None:
+            progress(stage)
+
+    return begin
+
+
+def _describe(patient: Patient, solution: Solution) -> dict[str, Any]:
+    """What was examined, and its forward solve."""
+    layer = patient.layer
+    solver = layer.eval_solver or layer.solver
+    return {
+        "layer": patient.path,
+        "solver": repr(solver),
+        "adjoint": repr(layer.adjoint),
+        "samples": solution.status.numel(),
+        "entries": rows_of(solution.value, layer.coupled).shape[1],
+        "forward": _forward(solver, solution),
+    }
 
 
 def _find_broken(module: nn.Module) -> tuple[str, ...]:
@@ -205,17 +213,19 @@ def _find_broken(module: nn.Module) -> tuple[str, ...]:
     return (*broken, *(name for name, x in module.named_buffers() if bool(x.isnan().any())))
 
 
-def _leave_blank(metric: Metric) -> tuple[JacobianSizes, Starts, Gradient, Depth]:
+def _leave_blank(metric: Metric) -> dict[str, Any]:
     """What is known where there is nothing to measure: no number."""
     nan, none = math.nan, Summary.of(torch.empty(0))
-    return (
-        JacobianSizes(spectral_radius=none, solved=none, expanding=nan, norm=none, stretch=none),
-        Starts(count=0, converged=nan, distance=none, compared=0.0, apart=nan),
-        Gradient(
+    return {
+        "jacobian": JacobianSizes(
+            spectral_radius=none, solved=none, expanding=nan, norm=none, stretch=none
+        ),
+        "starts": Starts(count=0, converged=nan, distance=none, compared=0.0, apart=nan),
+        "gradient": Gradient(
             loss="", cosine=nan, norm_ratio=nan, sample_cosine=nan, reference=nan, backward=None
         ),
-        Depth(points=(), figure=None, metric=metric.describe()),
-    )
+        "depth": Depth(points=(), figure=None, metric=metric.describe()),
+    }
 
 
 def _forward(solver: Solver, solution: Solution) -> ForwardSolves:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -165,20 +166,7 @@ def set_radius(
     weights = recurrent_weights(model, layers)
     with as_it_is(model):
         patient = copy_patient(model, inputs)
-        twins = recurrent_weights(patient.module, layers)
-        used = find_applied(twins, begin_unsolved(patient))
-        if not any(used):
-            raise ValueError(
-                f"none of {_paths(weights)} is applied to the state, so no factor changes the "
-                "spectral radius"
-            )
-        weights = [weight for weight, use in zip(weights, used, strict=True) if use]
-        twins = [twin for twin, use in zip(twins, used, strict=True) if use]
-        if not any(twin.value().any() for twin in twins):
-            raise ValueError(
-                f"the weights are zero: no factor changes {_paths(twins)}. Fill them first, as "
-                "equilibria.nn.init.initialize does"
-            )
+        weights, twins = _keep_applied(weights, patient, layers)
         search = _Search(patient, twins, radius, tolerance, limit, rtol)
         best = search.run()
         before = [weight.gain() for weight in weights]
@@ -188,6 +176,30 @@ def set_radius(
             for weight, size in zip(weights, before, strict=True)
         ]
     return Rescaled(radius, best.radius, best.factor, tuple(search.table()), tuple(rows))
+
+
+def _keep_applied(
+    weights: Sequence[RecurrentWeight], patient: Patient, layers: Sequence[str] | None
+) -> tuple[list[RecurrentWeight], list[RecurrentWeight]]:
+    """Those of the weights that are applied to the state, and the same of the copy.
+
+    Raises:
+        ValueError: there is none, or all are zero.
+    """
+    twins = recurrent_weights(patient.module, layers)
+    used = find_applied(twins, begin_unsolved(patient))
+    if not any(used):
+        raise ValueError(
+            f"none of {_paths(weights)} is applied to the state, so no factor changes the "
+            "spectral radius"
+        )
+    weights, twins = (list(itertools.compress(each, used)) for each in (weights, twins))
+    if not any(twin.value().any() for twin in twins):
+        raise ValueError(
+            f"the weights are zero: no factor changes {_paths(twins)}. Fill them first, as "
+            "equilibria.nn.init.initialize does"
+        )
+    return weights, twins
 
 
 class _Search:

@@ -30,61 +30,12 @@ from equilibria.run.cli.parser import Parser, UserError, check_least, check_seed
 from equilibria.run.cli.status import DONE
 from equilibria.run.models import EquilibriumModel
 from equilibria.run.processes import device
-from equilibria.solve import Solver
 from equilibria.words import percent
 
 
 def main(argv: Sequence[str]) -> int:
     """Run `equilibria distill` with the words `argv` and return the exit status."""
-    usual = Distillation()
-    parser = Parser("distill", __doc__)
-    parser.add_argument("run", type=Path, help="run folder, for example runs/mnist")
-    parser.add_argument(
-        "--batches", type=int, default=24, help="number of batches to solve (default: 24)"
-    )
-    parser.add_argument("--batch-size", type=int, help="batch size (default: the recipe's)")
-    parser.add_argument(
-        "--start-steps",
-        type=int,
-        default=usual.start_steps,
-        help=f"training steps of the initial guess alone (default: {usual.start_steps})",
-    )
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=usual.steps,
-        help=f"training steps through unrolled solves (default: {usual.steps})",
-    )
-    parser.add_argument(
-        "--horizon",
-        type=int,
-        default=usual.horizon,
-        help="evaluations per unrolled solve; later ones use Anderson's weights (default: "
-        f"{usual.horizon})",
-    )
-    parser.add_argument(
-        "--mixer",
-        type=Literal["gram", "pooled", "none"],
-        help="learned mixing weights: gram (from the Gram matrix of residuals), pooled (the "
-        "paper's), or none (default: gram)",
-    )
-    parser.add_argument(
-        "--budget", type=int, help="parameters of the initial guess (default: 3 % of the model's)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
-    parser.add_argument(
-        "--tune", action="store_true", help="train the run's learned solver further"
-    )
-    parser.add_argument(
-        "--data",
-        type=str,
-        help="unlabelled inputs to train on instead of the run's training data: a folder of "
-        "images, or whatever the run's task accepts; named data sets are searched in --data-dir",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace the run's learned solver")
-    parser.add_data_dir()
-    parser.add_device(usual="cpu")
-    arguments = parser.parse_args(list(argv))
+    arguments = _parser().parse_args(list(argv))
     folder = run.Folder(arguments.run)
     folder.check_writable()
     check_seed(arguments.seed)
@@ -129,23 +80,52 @@ def main(argv: Sequence[str]) -> int:
         kept = ", and the previous learned solver is kept" if neural.exists(folder) else ""
         say(console, f"{outcome} Nothing was written{kept}.")
         return DONE
-    teacher = None if how.teacher is None else _describe_solver(how.teacher)
-    about = {
-        "distillation": {**asdict(how), "teacher": teacher},
-        "samples": outcome.samples,
-        "dropped": outcome.dropped,
-        "seconds": seconds,
-        "contest": {
-            name: {"evals": each.mean, "converged": each.converged, "seconds": each.seconds}
-            for name, each in outcome.all.items()
-        },
-    }
-    path = neural.save(folder, outcome, about)
+    path = neural.save(folder, outcome, _describe(how, outcome, seconds))
     console.finish(
         f"{outcome} Written to {path}. Next: equilibria evaluate {folder.path} --solver neural",
         path,
     )
     return DONE
+
+
+def _parser() -> Parser:
+    usual = Distillation()
+    parser = Parser("distill", __doc__)
+    parser.add_argument("run", type=Path, help="run folder, for example runs/mnist")
+    parser.add_number("--batches", 24, "number of batches to solve")
+    parser.add_argument("--batch-size", type=int, help="batch size (default: the recipe's)")
+    parser.add_number(
+        "--start-steps", usual.start_steps, "training steps of the initial guess alone"
+    )
+    parser.add_number("--steps", usual.steps, "training steps through unrolled solves")
+    parser.add_number(
+        "--horizon",
+        usual.horizon,
+        "evaluations per unrolled solve; later ones use Anderson's weights",
+    )
+    parser.add_argument(
+        "--mixer",
+        type=Literal["gram", "pooled", "none"],
+        help="learned mixing weights: gram (from the Gram matrix of residuals), pooled (the "
+        "paper's), or none (default: gram)",
+    )
+    parser.add_argument(
+        "--budget", type=int, help="parameters of the initial guess (default: 3 % of the model's)"
+    )
+    parser.add_number("--seed", 0, "random seed")
+    parser.add_argument(
+        "--tune", action="store_true", help="train the run's learned solver further"
+    )
+    parser.add_argument(
+        "--data",
+        type=str,
+        help="unlabelled inputs to train on instead of the run's training data: a folder of "
+        "images, or whatever the run's task accepts; named data sets are searched in --data-dir",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace the run's learned solver")
+    parser.add_data_dir()
+    parser.add_device(usual="cpu")
+    return parser
 
 
 def _how(arguments: Any) -> Distillation:
@@ -202,8 +182,20 @@ def _inputs(
         raise UserError(str(error)) from None
 
 
-def _describe_solver(solver: Solver) -> dict[str, Any]:
-    return {"name": type(solver).__name__, **asdict(cast(Any, solver))}
+def _describe(how: Distillation, outcome: Outcome, seconds: float) -> dict[str, Any]:
+    """What is written beside the weights."""
+    solver: Any = how.teacher
+    teacher = None if solver is None else {"name": type(solver).__name__, **asdict(solver)}
+    return {
+        "distillation": {**asdict(how), "teacher": teacher},
+        "samples": outcome.samples,
+        "dropped": outcome.dropped,
+        "seconds": seconds,
+        "contest": {
+            name: {"evals": each.mean, "converged": each.converged, "seconds": each.seconds}
+            for name, each in outcome.all.items()
+        },
+    }
 
 
 def _begin(arguments: Any, folder: run.Folder, loaded: run.Run) -> Learned | None:

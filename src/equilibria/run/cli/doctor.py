@@ -48,10 +48,8 @@ def main(argv: Sequence[str]) -> int:
         type=int,
         help=f"test samples to examine (default: {visit.SAMPLES}; {visit.SEQUENCES} sequences)",
     )
-    parser.add_argument(
-        "--starts", type=int, default=4, help="alternative starts to solve from (default: 4)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the starts (default: 0)")
+    parser.add_number("--starts", 4, "alternative starts to solve from")
+    parser.add_number("--seed", 0, "seed of the starts")
     add_solver(parser)
     parser.add_data_dir()
     parser.add_device(usual="cpu")

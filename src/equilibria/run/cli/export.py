@@ -135,12 +135,10 @@ def _parser() -> Parser:
         help="samples to compare on: test, valid or train (default: valid where there is one, "
         "else test)",
     )
-    parser.add_argument(
+    parser.add_number(
         "--tolerance",
-        type=float,
-        default=TOLERANCE,
-        help="how far logits of float32 may be from PyTorch's, relative to the largest one "
-        f"(default: {TOLERANCE:g})",
+        TOLERANCE,
+        "how far logits of float32 may be from PyTorch's, relative to the largest one",
     )
     parser.add_argument("--samples", type=int, help="compare on so many of them (default: all)")
     parser.add_data_dir()

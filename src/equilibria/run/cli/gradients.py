@@ -43,15 +43,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--split", default="train", help="split they are taken from (default: train)"
     )
-    parser.add_argument(
-        "--floor",
-        type=float,
-        default=0.99,
-        help="smallest cosine with the exact gradient to recommend (default: 0.99)",
-    )
-    parser.add_argument(
-        "--repeats", type=int, default=5, help="times that each step is timed (default: 5)"
-    )
+    parser.add_number("--floor", 0.99, "smallest cosine with the exact gradient to recommend")
+    parser.add_number("--repeats", 5, "times that each step is timed")
     parser.add_data_dir()
     parser.add_device(usual="cpu")
     arguments = parser.parse_args(list(argv))

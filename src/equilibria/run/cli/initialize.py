@@ -109,9 +109,7 @@ def _parser() -> Parser:
         help="scales to try, sqrt(V), the root mean square of the singular values "
         f"(default: {' '.join(f'{s:g}' for s in SCALES)})",
     )
-    parser.add_argument(
-        "--draws", type=int, default=DRAWS, help=f"weight draws per scale (default: {DRAWS})"
-    )
+    parser.add_number("--draws", DRAWS, "weight draws per scale")
     parser.add_argument(
         "--samples",
         type=int,

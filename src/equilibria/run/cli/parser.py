@@ -109,6 +109,11 @@ class Parser(ArgumentParser):
         text = super().format_help(*args, **options)
         return f"{text}\n{self.more}\n" if self.more else text
 
+    def add_number(self, option: str, usual: float, text: str) -> None:
+        """Add an option for a number, whole if its default is: `usual`, which its help names."""
+        help = f"{text} (default: {usual:g})"
+        self.add_argument(option, type=type(usual), default=usual, help=help)
+
     def add_device(self, usual: str | None = None) -> None:
         """Add the option that names the device to work on; `usual` is its default."""
         default = usual or "a GPU where there is one, else the CPU"
@@ -168,6 +173,9 @@ class Parser(ArgumentParser):
             if target is overrides and (equals or not is_option):
                 target = mine
         check_once(overrides)
+        keys = {word.partition("=")[0] for word in overrides} & {"--task.data", "--task.file"}
+        if keys and any(word.partition("=")[0] == "--data" for word in mine):
+            raise UserError(f"--data and {min(keys)} were both given: leave one out")
         return mine, overrides
 
     def _respell(self, word: str) -> str:

@@ -36,123 +36,107 @@ class Section:
 
 def sections(runs: Sequence[Run]) -> list[Section]:
     """All plots of a page about these runs."""
+    return [_learning(runs), _solving(runs), _stability(runs), *_gradients(runs), _memory(runs)]
+
+
+def _learning(runs: Sequence[Run]) -> Section:
+    """Loss and figures of each epoch."""
+    several, held = _several(runs), reading.name_held(runs)
+    return Section(
+        "Learning",
+        f"Loss and figures on the training data and on {held} data, which are never trained on.",
+        (
+            Plate(
+                f"Both curves should fall; where the {held} curve turns upward, the network "
+                "begins to overfit."
+                if several
+                else "After one epoch there is one value each.",
+                plots.learning_curve(runs, reading.loss_of(runs)),
+            ),
+            *(
+                Plate(
+                    (several and metric.description) or f"The {metric.better}, the better.",
+                    plots.learning_curve(runs, metric),
+                    _epochs(runs, metric),
+                )
+                for metric in reading.metrics_of(runs)
+                if metric.plot and metric.name != LOSS.name
+            ),
+        ),
+    )
+
+
+def _solving(runs: Sequence[Run]) -> Section:
+    """The solves: their course, their cost, and what fewer evaluations would give."""
     primary = list({each.name: each for each in map(reading.primary_of, runs)}.values())
-    # One epoch is a point: nothing rises or falls yet.
-    several = any(len(_finite(run)) > 1 for run in runs)
-    solving = any(map(reading.solves, runs))
-    kept = any("kept_bytes" in point for run in runs for point in reading.memory_of(run))
-    held = reading.name_held(runs)
-    return [
-        Section(
-            "Learning",
-            f"Loss and figures on the training data and on {held} data, which are never trained "
-            "on.",
-            (
+    return Section(
+        "Solving",
+        "The layer is evaluated repeatedly until another evaluation changes its state by less "
+        "than the tolerance, or until the solver gives up. How many evaluations that takes is "
+        "decided for each sample individually.",
+        (
+            Plate(
+                "A straight line downward is a healthy solve: each evaluation reduces the "
+                "residual by the same factor. Samples that have reached the tolerance stop and "
+                "keep their residual.",
+                plots.residual(runs),
+            ),
+            *(
                 Plate(
-                    f"Both curves should fall; where the {held} curve turns upward, the network "
-                    "begins to overfit."
-                    if several
-                    else "After one epoch there is one value each.",
-                    plots.learning_curve(runs, reading.loss_of(runs)),
-                ),
-                *(
-                    Plate(
-                        (several and metric.description) or f"The {metric.better}, the better.",
-                        plots.learning_curve(runs, metric),
-                        _epochs(runs, metric),
-                    )
-                    for metric in reading.metrics_of(runs)
-                    if metric.plot and metric.name != LOSS.name
-                ),
+                    "The answer is read out before the solve has ended. If the curve "
+                    f"{'rises' if metric.higher_is_better else 'falls'}, the network uses its "
+                    "depth; where it levels off, cheaper answers are just as good.",
+                    plots.read_early(runs, metric),
+                    _points(runs, metric, "evaluations", reading.early_points),
+                )
+                for metric in primary
+            ),
+            *(
+                Plate(
+                    "All solves are stopped early, including those of what the network carries "
+                    "over from segment to segment. Where the curve levels off, cheaper solves "
+                    "are just as good.",
+                    plots.under_budgets(runs, metric),
+                    _points(runs, metric, "maximum evaluations", reading.budget_points),
+                )
+                for metric in primary
+            ),
+            Plate(
+                "The cost of training."
+                + " Lines that climb from epoch to epoch are the usual first sign of an "
+                "unstable layer." * _several(runs),
+                plots.evaluations(runs),
             ),
         ),
-        Section(
-            "Solving",
-            "The layer is evaluated repeatedly until another evaluation changes its state by less "
-            "than the tolerance, or until the solver gives up. How many evaluations that takes is "
-            "decided for each sample individually.",
-            (
-                Plate(
-                    "A straight line downward is a healthy solve: each evaluation reduces the "
-                    "residual by the same factor. Samples that have reached the tolerance stop and "
-                    "keep their residual.",
-                    plots.residual(runs),
-                ),
-                *(
-                    Plate(
-                        "The answer is read out before the solve has ended. If the curve "
-                        f"{'rises' if metric.higher_is_better else 'falls'}, the network uses its "
-                        "depth; where it levels off, cheaper answers are just as good.",
-                        plots.read_early(runs, metric),
-                        _points(runs, metric, "evaluations", reading.early_points),
-                    )
-                    for metric in primary
-                ),
-                *(
-                    Plate(
-                        "All solves are stopped early, including those of what the network carries "
-                        "over from segment to segment. Where the curve levels off, cheaper solves "
-                        "are just as good.",
-                        plots.under_budgets(runs, metric),
-                        _points(runs, metric, "maximum evaluations", reading.budget_points),
-                    )
-                    for metric in primary
-                ),
-                Plate(
-                    "The cost of training."
-                    + " Lines that climb from epoch to epoch are the usual first sign of an "
-                    "unstable layer." * several,
-                    plots.evaluations(runs),
-                ),
+    )
+
+
+def _stability(runs: Sequence[Run]) -> Section:
+    """Whether solves end at a fixed point, and how strongly it attracts."""
+    return Section(
+        "Stability",
+        "A fixed point can only be trusted if the solver reached it. Solves that did not are "
+        "counted here and never hidden.",
+        (
+            Plate(
+                "How strongly the layer amplifies a small change of its state under repeated "
+                "evaluation. Below 1 a fixed point attracts; the closer to 1, the slower plain "
+                "iteration converges.",
+                plots.spectral_radius(runs),
+            ),
+            Plate(
+                "The cost of a large Jacobian in training, to be compared with the loss. It is "
+                "the mean square of the Jacobian's singular values where solves end.",
+                plots.penalty(runs),
+            ),
+            Plate(
+                "The share of samples by the status of their solve, in each epoch. A forward "
+                "solve that does not converge gives an answer that is not a fixed point; a "
+                "backward solve that does not converge gives an inexact gradient.",
+                plots.status(runs),
             ),
         ),
-        Section(
-            "Stability",
-            "A fixed point can only be trusted if the solver reached it. Solves that did not are "
-            "counted here and never hidden.",
-            (
-                Plate(
-                    "How strongly the layer amplifies a small change of its state under repeated "
-                    "evaluation. Below 1 a fixed point attracts; the closer to 1, the slower plain "
-                    "iteration converges.",
-                    plots.spectral_radius(runs),
-                ),
-                Plate(
-                    "The cost of a large Jacobian in training, to be compared with the loss. It is "
-                    "the mean square of the Jacobian's singular values where solves end.",
-                    plots.penalty(runs),
-                ),
-                Plate(
-                    "The share of samples by the status of their solve, in each epoch. A forward "
-                    "solve that does not converge gives an answer that is not a fixed point; a "
-                    "backward solve that does not converge gives an inexact gradient.",
-                    plots.status(runs),
-                ),
-            ),
-        ),
-        *_gradients(runs),
-        Section(
-            "Memory",
-            "Training a deep network stores what every layer computed."
-            + " An equilibrium layer with an implicit gradient is differentiated where its solve "
-            "ended and stores one evaluation, however many that took." * solving,
-            (
-                Plate(
-                    "Measured, not computed: the peak number of bytes allocated in forward and "
-                    "backward, minus parameters, gradients and optimiser state."
-                    + " Of the equilibrium layer, the states that training keeps from step to step "
-                    "are added."
-                    * kept
-                    + " The solver keeps a few earlier states, its history, which is the shaded "
-                    "part."
-                    * (solving and len(runs) == 1)
-                    + " For a language model the body is measured, without embedding and softmax.",
-                    plots.memory(runs),
-                    _memory(runs),
-                ),
-            ),
-        ),
-    ]
+    )
 
 
 def _gradients(runs: Sequence[Run]) -> list[Section]:
@@ -179,9 +163,39 @@ def _gradients(runs: Sequence[Run]) -> list[Section]:
     ]
 
 
-def _finite(run: Run) -> list[reading.Row]:
-    """The epochs whose loss is a number."""
-    return [row for row in run["metrics"] if math.isfinite(number(row, "train", "loss"))]
+def _memory(runs: Sequence[Run]) -> Section:
+    """Memory of a training step against depth."""
+    solving = any(map(reading.solves, runs))
+    kept = any("kept_bytes" in point for run in runs for point in reading.memory_of(run))
+    return Section(
+        "Memory",
+        "Training a deep network stores what every layer computed."
+        + " An equilibrium layer with an implicit gradient is differentiated where its solve "
+        "ended and stores one evaluation, however many that took." * solving,
+        (
+            Plate(
+                "Measured, not computed: the peak number of bytes allocated in forward and "
+                "backward, minus parameters, gradients and optimiser state."
+                + " Of the equilibrium layer, the states that training keeps from step to step "
+                "are added."
+                * kept
+                + " The solver keeps a few earlier states, its history, which is the shaded "
+                "part."
+                * (solving and len(runs) == 1)
+                + " For a language model the body is measured, without embedding and softmax.",
+                plots.memory(runs),
+                _memory_table(runs),
+            ),
+        ),
+    )
+
+
+def _several(runs: Sequence[Run]) -> bool:
+    """Whether any run has several epochs: one is a point, and nothing rises or falls yet."""
+    return any(
+        sum(math.isfinite(number(row, "train", "loss")) for row in run["metrics"]) > 1
+        for run in runs
+    )
 
 
 def _epochs(runs: Sequence[Run], metric: Metric) -> TextTable | None:
@@ -222,7 +236,7 @@ def _points(
     return TextTable([head, *names], rows)
 
 
-def _memory(runs: Sequence[Run]) -> TextTable:
+def _memory_table(runs: Sequence[Run]) -> TextTable:
     rows = [
         (run["name"], evals, {p["kind"]: p for p in points if p["evals"] == evals})
         for run in runs

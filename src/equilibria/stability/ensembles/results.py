@@ -40,6 +40,16 @@ class Trial:
     largest: float
 
 
+class _MeanOverDraws:
+    """The mean over the draws of a start of what its trials have under the same name."""
+
+    def __set_name__(self, owner: type[Start], name: str) -> None:
+        self.name = name
+
+    def __get__(self, start: Start, owner: type[Start] | None = None) -> float:
+        return mean(getattr(trial, self.name) for trial in start.trials)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Start:
     """An ensemble at a scale: what was measured with each draw, and what was predicted.
@@ -62,44 +72,30 @@ class Start:
         """The root mean square singular value as f uses the weights, mean over the draws."""
         return mean(trial.gain for trial in self.trials)
 
-    @property
-    def converged(self) -> float:
-        """The share of samples that converge, mean over the draws."""
-        return mean(trial.converged for trial in self.trials)
+    converged = _MeanOverDraws()
+    """The share of samples that converge."""
+    plain_converged = _MeanOverDraws()
+    """The share of samples that converge by plain iteration."""
+    evals = _MeanOverDraws()
+    """Evaluations of a sample."""
+    plain_evals = _MeanOverDraws()
+    """The same for plain iteration."""
+    radius = _MeanOverDraws()
+    """The spectral radius, over the draws in which there is one; NaN if in none.
+
+    Where the start is not workable, this and `largest` are of the samples that converge, and too
+    small.
+    """
 
     @property
     def worst(self) -> float:
-        """The same for the draw with the fewest."""
+        """The share of samples that converge with the draw with the fewest."""
         return min(trial.converged for trial in self.trials)
 
     @property
     def workable(self) -> bool:
         """Whether enough samples converge with each draw."""
         return self.worst >= ENOUGH
-
-    @property
-    def plain_converged(self) -> float:
-        """The share of samples that converge by plain iteration, mean over the draws."""
-        return mean(trial.plain_converged for trial in self.trials)
-
-    @property
-    def evals(self) -> float:
-        """Evaluations of a sample, mean over samples and draws."""
-        return mean(trial.evals for trial in self.trials)
-
-    @property
-    def plain_evals(self) -> float:
-        """The same for plain iteration."""
-        return mean(trial.plain_evals for trial in self.trials)
-
-    @property
-    def radius(self) -> float:
-        """The spectral radius, mean over the draws in which there is one; NaN if in none.
-
-        Where the start is not workable, this and `largest` are of the samples that converge, and
-        too small.
-        """
-        return mean(trial.radius for trial in self.trials)
 
     @property
     def largest(self) -> float:

@@ -38,14 +38,9 @@ def main(argv: Sequence[str]) -> None:
         default="",
         help="text to continue; without it the text begins on a new line",
     )
-    parser.add_argument(
-        "--length", type=int, default=200, help="words or characters to write (default: 200)"
-    )
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        default=1.0,
-        help="below 1 takes fewer risks; 0 always takes the most probable (default: 1)",
+    parser.add_number("--length", 200, "words or characters to write")
+    parser.add_number(
+        "--temperature", 1.0, "below 1 takes fewer risks; 0 always takes the most probable"
     )
     parser.add_argument("--top-k", type=int, help="sample only from this many most probable tokens")
     parser.add_argument(
@@ -53,7 +48,7 @@ def main(argv: Sequence[str]) -> None:
         type=float,
         help="sample only from the most probable tokens that together reach this probability",
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the sampling (default: 0)")
+    parser.add_number("--seed", 0, "seed of the sampling")
     parser.add_argument(
         "--memory",
         type=int,

@@ -62,9 +62,7 @@ def _parse(argv: Sequence[str]) -> Any:
     parser.add_argument(
         "--overwrite", action="store_true", help="start again, and delete earlier predictions there"
     )
-    parser.add_argument(
-        "--batch-size", type=int, default=16, help="images per batch, all of one size (default: 16)"
-    )
+    parser.add_number("--batch-size", 16, "images per batch, all of one size")
     parser.add_argument(
         "--top", type=int, help="classification: most probable classes per row (default: 5)"
     )
