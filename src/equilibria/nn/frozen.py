@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, cast
 
@@ -67,10 +67,7 @@ class Frozen:
         origins: Any = module.parametrizations
         for name, origin in origins.items():
             _make_readable(type(module), name)
-            if module.training:
-                with _writing:
-                    self.weights[origin] = getattr(module, name)
-            else:
+            with _writing if module.training else nullcontext():
                 self.weights[origin] = getattr(module, name)
 
     @staticmethod
@@ -126,6 +123,9 @@ class Frozen:
             _active.reset(token)
 
 
+_NOTHING = nullcontext()
+
+
 class _Holding(TorchFunctionMode):
     """A forward whose weights compiled code reads.
 
@@ -163,18 +163,13 @@ class Evaluation(Function):
         )
 
     def __call__(self, z: Any, *operands: Any) -> Any:
-        if self.holds:
-            with _Holding(self.frozen):
-                return self._evaluate(z, *operands)
-        return self._evaluate(z, *operands)
-
-    def _evaluate(self, z: Any, *operands: Any) -> Any:
         split = len(operands) - len(self.keywords)
         inputs, named = operands[:split], dict(zip(self.keywords, operands[split:], strict=True))
         rows = None
         if self.follows_rows:
             *inputs, rows = inputs
-        return self.frozen.run(rows, z, *inputs, **named)
+        with _Holding(self.frozen) if self.holds else _NOTHING:
+            return self.frozen.run(rows, z, *inputs, **named)
 
     def retire(self) -> None:
         self.frozen.cell.retire()

@@ -6,7 +6,7 @@ The exact one has a linear solver of its own, `Fallback`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -29,6 +29,7 @@ from equilibria.solve.options import (
     instance_field,
     is_foreign,
     nonnegative_field,
+    refuse_ignored,
     whole_field,
 )
 from equilibria.solve.problem import Problem
@@ -128,20 +129,11 @@ class Fallback(LinearSolver):
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.first.per_row:
-            raise ValueError(
-                "Fallback(first=...): per_row = True would be ignored, since it measures whole "
-                f"samples: pass it alone, Implicit(linear={type(self.first).__name__}(...))"
-            )
-        for name, nested in (("first", self.first), ("then", self.then)):
-            usual = {each.name: each.default for each in fields(nested)}
-            for limit in ("rtol", "atol", "error", "max_evals"):
-                given = getattr(nested, limit)
-                if given != usual[limit]:
-                    raise ValueError(
-                        f"Fallback({name}=...): {limit} = {given!r} would be ignored: the limits "
-                        f"of a fallback are its own, Fallback({limit}={given!r})"
-                    )
+        whole = ", since it measures whole samples: pass it alone, Implicit(linear={}(...))"
+        refuse_ignored(self, "first", ["per_row"], whole.format(type(self.first).__name__))
+        for option in ("first", "then"):
+            own = ": the limits of a fallback are its own, Fallback({limit}={given!r})"
+            refuse_ignored(self, option, ("rtol", "atol", "error", "max_evals"), own)
 
     @override
     def solve(

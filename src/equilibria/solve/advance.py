@@ -102,19 +102,7 @@ def advance(
         raise ValueError("the batch is empty: z has no sample along its first axis")
     start = [followable(x.detach()) for x in leaves]
     tracked = torch.is_grad_enabled()
-    if tracked:
-        begin: Any = _Start
-        correct: Any = _Corrected
-        # A leaf of its own would keep z for as long as the graph lives: the edge of this one does
-        # not, and z is free once its place in a cache is taken.
-        leaf = start[0].new_empty(0).requires_grad_()
-        at: Leaves = list(begin.apply(leaf, *(x.detach() for x in start)))
-        with private.for_many_backwards():
-            image, aux = equation.evaluate_first(at, p)
-        value = list(correct.apply(equation, [get_gradient_edge(x) for x in at], *image))
-    else:
-        image, aux = equation.evaluate_first(start, p)
-        value = image
+    image, aux, value = _evaluate(equation, start, p, tracked)
     status, stats = _measure_status(equation, start, [x.detach() for x in image])
     if throw:
         raise_if_failed("advance", status, torch.zeros_like(status), stats.residual)
@@ -126,6 +114,25 @@ def advance(
         _record=record,
         _evaluate=evaluator(equation, p) if tracked else None,
     )
+
+
+def _evaluate(
+    equation: Problem, z: Leaves, p: Leaves, tracked: bool
+) -> tuple[Leaves, Tree, Leaves]:
+    """f(z); what it returns beside; and f(z) with its gradient, where one is `tracked`."""
+    if not tracked:
+        image, aux = equation.evaluate_first(z, p)
+        return image, aux, image
+    begin: Any = _Start
+    correct: Any = _Corrected
+    # A leaf of its own would keep z for as long as the graph lives: the edge of this one does not,
+    # and z is free once its place in a cache is taken.
+    leaf = z[0].new_empty(0).requires_grad_()
+    at: Leaves = list(begin.apply(leaf, *(x.detach() for x in z)))
+    with private.for_many_backwards():
+        image, aux = equation.evaluate_first(at, p)
+    value = list(correct.apply(equation, [get_gradient_edge(x) for x in at], *image))
+    return image, aux, value
 
 
 class _Start(torch.autograd.Function):

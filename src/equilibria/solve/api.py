@@ -114,12 +114,13 @@ def fixed_point(
     record = Record()
     if warm is not None:
         record = Record(None if warm.adjoint is None else warm.adjoint.value, warm.start_size)
+    method = JacobianFree() if adjoint.follows_path else adjoint
     equation, leaves, p = pose(
         f,
         z0,
         operands,
         solver,
-        JacobianFree() if adjoint.follows_path else adjoint,
+        method,
         coupled,
         record,
         throw=throw,
@@ -131,35 +132,7 @@ def fixed_point(
     )
     if warm is not None:
         leaves = _warm_start(warm, leaves, equation.state_spec)
-    if drop_finished and equation.coupled is not False:
-        raise ValueError(
-            "drop_finished and coupled exclude each other: rows of a coupled batch stay together"
-        )
-    function = equation.f
-    if isinstance(function, Closure) and function.modules:
-        warn_of_unsteady("f", (("", each) for each in function.modules))
-    if not leaves[0].numel():
-        return _empty(equation, leaves, p)
-    found = adjoint.find(equation, [followable(x) for x in leaves], p)
-    aux = None
-    if has_aux:
-        aux = equation.evaluate_with_aux(found.value, [*p, *equation.captured.values])[1]
-    function.retire()
-    return Solution(
-        value=unflatten(found.value, equation.state_spec),
-        status=found.status,
-        stats=Stats(
-            evals=found.evals,
-            residual=found.residual,
-            reason=found.reason,
-            _course=found.course,
-            **record.extras,
-        ),
-        states=tuple(unflatten(state, equation.state_spec) for state in found.states),
-        aux=aux,
-        _record=record,
-        _evaluate=evaluator(equation, p) if _tracked() else None,
-    )
+    return _solve(equation, adjoint, leaves, p, record)
 
 
 @boundary
@@ -301,6 +274,10 @@ def pose(
         )
     function = close_over(f)
     given, p = Operands.of(operands, batch, function.keywords)
+    if how.get("drop_finished") and coupled is not False:
+        raise ValueError(
+            "drop_finished and coupled exclude each other: rows of a coupled batch stay together"
+        )
     problem = Problem(
         f=function,
         solver=solver.like(z0) if solver.by_leaf else solver,
@@ -330,8 +307,35 @@ def _empty(equation: Problem, z: Leaves, p: Leaves) -> Solution:
     )
 
 
-def _tracked() -> bool:
-    return torch.is_grad_enabled() or private.transform_active()
+def _solve(
+    equation: Problem, adjoint: Adjoint, leaves: Leaves, p: Leaves, record: Record
+) -> Solution:
+    function = equation.f
+    if isinstance(function, Closure) and function.modules:
+        warn_of_unsteady("f", (("", each) for each in function.modules))
+    if not leaves[0].numel():
+        return _empty(equation, leaves, p)
+    found = adjoint.find(equation, [followable(x) for x in leaves], p)
+    aux = None
+    if equation.has_aux:
+        aux = equation.evaluate_with_aux(found.value, [*p, *equation.captured.values])[1]
+    function.retire()
+    tracked = torch.is_grad_enabled() or private.transform_active()
+    return Solution(
+        value=unflatten(found.value, equation.state_spec),
+        status=found.status,
+        stats=Stats(
+            evals=found.evals,
+            residual=found.residual,
+            reason=found.reason,
+            _course=found.course,
+            **record.extras,
+        ),
+        states=tuple(unflatten(state, equation.state_spec) for state in found.states),
+        aux=aux,
+        _record=record,
+        _evaluate=evaluator(equation, p) if tracked else None,
+    )
 
 
 def evaluator(equation: Problem, p: Leaves) -> Callable[[Leaves], Leaves]:

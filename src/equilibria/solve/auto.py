@@ -16,8 +16,8 @@ from equilibria.solve.anderson import Anderson, AndersonStepper
 from equilibria.solve.fronts import front_arrives
 from equilibria.solve.layout import Groups, Layout
 from equilibria.solve.linear import LinearSolver, linear_field
-from equilibria.solve.newton import NewtonKrylov, NewtonStepper, check_step_limits
-from equilibria.solve.options import whole_field
+from equilibria.solve.newton import PER_STEP, NewtonKrylov, NewtonStepper
+from equilibria.solve.options import refuse_ignored, whole_field
 from equilibria.solve.rows import Rows, choose, entries, keep_samples, select
 from equilibria.solve.solvers import Jacobian, Point, Solver, Stepper
 
@@ -75,7 +75,7 @@ class Auto(Solver):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.newton is not None:
-            check_step_limits(self, "newton", self.newton)
+            refuse_ignored(self, "newton", *PER_STEP)
 
     @override
     def start(self, tracked: bool, jacobian: Jacobian | None) -> Stepper:

@@ -85,31 +85,35 @@ class Equation(abc.ABC):
     def require_substitutable(self) -> None:
         """Raises RuntimeError where a stand-in could not take the place of what f closes over."""
 
-    def require_same(  # noqa: B027  (an affine one asks its parent whenever it is evaluated)
-        self, z: Leaves, value: Leaves, residual: Tensor | None = None
-    ) -> None:
+    def require_same(self, z: Leaves, value: Leaves, residual: Tensor | None = None) -> None:
         """Raises RuntimeError where f is another function than it was in the forward.
+
+        An affine one asks its parent, whenever it is evaluated.
 
         Args:
             z: the solution, or tensors of its values.
             value: f(z) now.
             residual: what was measured there in the forward; None: what the record says.
         """
+        del z, value, residual
 
-    def report_unsolved(  # noqa: B027  (an affine one has warned when it was solved)
-        self, status: Tensor, reason: Tensor, residual: Tensor
-    ) -> None:
-        """Warns with `SolveWarning` where the solution that is differentiated is none."""
+    def report_unsolved(self, status: Tensor, reason: Tensor, residual: Tensor) -> None:
+        """Warns with `SolveWarning` where the solution that is differentiated is none.
 
-    def report_cut(  # noqa: B027  (an affine one is differentiated as f is)
-        self, z: Leaves, p: Leaves, evals: Tensor
-    ) -> None:
+        An affine one has warned when it was solved.
+        """
+        del status, reason, residual
+
+    def report_cut(self, z: Leaves, p: Leaves, evals: Tensor) -> None:
         """Warns with `SolveWarning` where f depends on z, and autograd has found that it does not.
+
+        An affine one is differentiated as f is.
 
         Args:
             evals: evaluations of each sample in the forward. A constant f takes two, by a solver
                 that does not damp; of a single one, at a solution found elsewhere, nothing follows.
         """
+        del z, p, evals
 
     @property
     def floor(self) -> float:

@@ -278,20 +278,20 @@ def _shortest(basis: Krylov, used: Tensor, size: Tensor) -> tuple[Rows, Tensor]:
     count = basis.length - 1
     slots = torch.arange(count + 1, device=used.device)
     kept = slots <= used.unsqueeze(1)
-    coordinates = basis.table() * kept.unsqueeze(2)
-    total = (coordinates[:, :, :1].transpose(1, 2) @ coordinates).squeeze(1)
-    squares = total[:, 0]
-    weights = total[:, 1 : count + 1] * (-size / squares).unsqueeze(1)
+
+    def weigh(coordinates: Tensor) -> tuple[Tensor, Tensor]:
+        total = (coordinates[:, :, :1].transpose(1, 2) @ coordinates).squeeze(1)
+        squares = total[:, 0]
+        weights = total[:, 1 : count + 1] * (-size / squares).unsqueeze(1)
+        return weights, size * squares.rsqrt()
+
+    weights, left = weigh(basis.table() * kept.unsqueeze(2))
     change = basis.combine(weights)
-    left = size * squares.rsqrt()
     if bool(torch.isfinite(length(change)).all()):
         return change, left
     # A sample's vectors may have become NaN after it had finished; or they are finite, and its
     # space was exhausted without a solution in it, which leaves no digit of the weights.
     healthy = basis.forget(kept)
-    coordinates = basis.table()
-    total = (coordinates[:, :, :1].transpose(1, 2) @ coordinates).squeeze(1)
-    weights = total[:, 1 : count + 1] * (-size / total[:, 0]).unsqueeze(1)
+    weights, left = weigh(basis.table())
     lost = healthy & ~torch.isfinite(weights).all(dim=1)
-    left = size * total[:, 0].rsqrt()
     return basis.combine(torch.where(lost.unsqueeze(1), 0.0, weights)), left

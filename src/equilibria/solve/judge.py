@@ -45,7 +45,7 @@ class Judge:
         reference: what growth is measured from.
         top: a residual above it has diverged.
         small: one below it is too short to be squared, or zero to rounding.
-        ceiling: above it f(z) has outgrown the start.
+        growth_limit: above it f(z) has outgrown the start.
         held: whose relative residual was small enough, and nothing else: see `_hold`.
     """
 
@@ -64,7 +64,7 @@ class Judge:
         self.goal, self.unit = criterion.goal, criterion.unit(z[0].dtype)
         unknown = best.error
         self.reference = Reference(unknown, unknown)
-        self.top = self.ceiling = unknown
+        self.top = self.growth_limit = unknown
         self.small = torch.full_like(unknown, underflow_length(z))
         self.held = torch.zeros_like(unknown, dtype=torch.bool)
         self.any_held = False
@@ -78,14 +78,14 @@ class Judge:
         self.top = DIVERGENCE * reference.size
         if origin is not None:
             reference = Reference(origin, torch.zeros_like(origin))
-        self.reference, self.ceiling = reference, reference.ceiling
+        self.reference, self.growth_limit = reference, reference.growth_limit
         self.small = torch.maximum(self.small, reference.zero)
 
     def any_grown(self, scale: Tensor, here: Tensor) -> bool:
         """Has f(z) outgrown the start for any of the samples at these places?"""
-        if not len(here) or torch.equal(torch.minimum(scale, self.ceiling), scale):
+        if not len(here) or torch.equal(torch.minimum(scale, self.growth_limit), scale):
             return False
-        return bool((scale > self.ceiling).index_select(0, here).any())
+        return bool((scale > self.growth_limit).index_select(0, here).any())
 
     def is_valid(self, size: Tensor, scale: Tensor) -> bool:
         """Is all finite, none too small to be squared, none diverged?"""
@@ -109,7 +109,7 @@ class Judge:
         """
         size, scale = found.size, found.scale
         valid = finite = torch.isfinite(size + scale)
-        short, large = size < self.small, scale > self.ceiling
+        short, large = size < self.small, scale > self.growth_limit
         relative, error = found.relative, found.error_ratio
         if self.any_held or private.some(short | ~finite | (large & (error < floor))):
             valid = finite | torch.isfinite(largest_of([*point.z, *point.f]))
@@ -197,7 +197,7 @@ class Judge:
         and what it was the best of by the relative residual alone counts no more.
         """
         fallen = self.unit * self.criterion.fallen(found, self.reference, rows)
-        large = found.scale > self.ceiling
+        large = found.scale > self.growth_limit
         new = large & (error <= self.goal) & ~(fallen <= self.unit)
         held = running & (self.held | new)
         first = held & ~self.held
@@ -209,7 +209,7 @@ class Judge:
 
     def select(self, index: Tensor) -> None:
         """Keeps the samples named by `index`."""
-        keep_samples(self, index, "top small ceiling held error_mark size_mark scale_mark")
+        keep_samples(self, index, "top small growth_limit held error_mark size_mark scale_mark")
         keep_samples(self, index, "rows_mark")
         self.reference = self.reference.select(index)
         self.criterion = self.criterion.select(index)

@@ -79,12 +79,9 @@ def iterate(
     steps_on, tracked = terms.returns == "next", terms.tracked
     wanted = {k for k in states if k > 0}
     recorded = {0: z}
-    stepper = solver.start(tracked, jacobian)
+    stepper = _start(solver, terms, jacobian)
     foreign = is_foreign(stepper)
-    if not isinstance(cast(Any, stepper), Stepper):
-        raise TypeError(f"{type(solver).__name__}.start returned {stepper!r}: expected a Stepper")
     stepper.keeps_inverse = keeps_inverse
-    stepper.layout = terms.layout
     monitor = Monitor(solver, stepper, z, terms)
     outcome = monitor.outcome
     stepper.error_ratio = monitor.error_ratio()
@@ -126,10 +123,7 @@ def iterate(
         if leave is not None and monitor.few_running():
             index = monitor.drop_finished()
             leave(index)
-            spent = stepper.spent
-            stepper.select(index)
-            if spent is not None:
-                stepper.spent = spent.index_select(0, index)
+            _drop(stepper, index)
             stepper.layout = monitor.judge.criterion.layout
             stepper.error_ratio = monitor.error_ratio()
             z = select(z, index)
@@ -146,6 +140,22 @@ def iterate(
         outcome.size,
         None if tracked else monitor.course.results(outcome.residual),
     )
+
+
+def _start(solver: Solver, terms: Terms, jacobian: Jacobian | None) -> Stepper:
+    stepper = solver.start(terms.tracked, jacobian)
+    if not isinstance(cast(Any, stepper), Stepper):
+        raise TypeError(f"{type(solver).__name__}.start returned {stepper!r}: expected a Stepper")
+    stepper.layout = terms.layout
+    return stepper
+
+
+def _drop(stepper: Stepper, index: Tensor) -> None:
+    """Keeps the samples named by `index`, and what was spent on each."""
+    spent = stepper.spent
+    stepper.select(index)
+    if spent is not None:
+        stepper.spent = spent.index_select(0, index)
 
 
 BLOCK = 4  # evaluations that are looked at together

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -215,10 +216,8 @@ class UserMap(Equation):
 
 def _add_remedy(error: RuntimeError) -> None:
     """Notes beside an error of torch.autograd in f what it means there."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is not None and trace.tb_frame.f_code.co_filename.startswith(_AUTOGRAD):
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    if frame.f_code.co_filename.startswith(_AUTOGRAD):
         note = (
             "f is evaluated without gradients in a solve, at a state that requires none: "
             "differentiate in it by torch.func.grad, or under torch.enable_grad() with respect to "

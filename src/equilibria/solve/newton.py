@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from equilibria.solve.gmres import GMRES
 from equilibria.solve.linear import LinearSolver, linear_field
-from equilibria.solve.options import name_of
+from equilibria.solve.options import refuse_ignored
 from equilibria.solve.rows import Rows, add_scaled, choose, entries, keep_samples, length
 from equilibria.solve.solvers import Jacobian, Point, Solver, Stepper
 
@@ -21,6 +21,11 @@ GAMMA, ALPHA = 0.9, 2.0  # of choice 2
 REMEMBERED_FROM = 0.1  # the forcing term may not fall faster than its own square above this
 LEAST_DECREASE = 1e-4
 SHORTEST = 0.05  # share of a Newton step, below which shortening it further is no use
+# Limits that a solver for Newton's steps would ignore, and why.
+PER_STEP = (
+    ("atol", "error"),
+    ", since each step has a tolerance of its own, of which rtol is the least: leave it out",
+)
 
 
 def krylov() -> LinearSolver:
@@ -60,7 +65,7 @@ class NewtonKrylov(Solver):
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_step_limits(self, "linear", self.linear)
+        refuse_ignored(self, "linear", *PER_STEP)
 
     @override
     def start(self, tracked: bool, jacobian: Jacobian | None) -> Stepper:
@@ -70,16 +75,6 @@ class NewtonKrylov(Solver):
                 "adjoint, such as eq.Implicit(), or another solver, such as eq.Anderson()"
             )
         return NewtonStepper(self, jacobian)
-
-
-def check_step_limits(owner: object, option: str, linear: LinearSolver) -> None:
-    """Raise ValueError for limits that a solver for Newton's steps would ignore."""
-    for limit, usual in (("atol", 0), ("error", None)):
-        if (given := getattr(linear, limit)) != usual:
-            raise ValueError(
-                f"{name_of(owner, option)}: {limit} = {given!r} would be ignored, since each step "
-                "has a tolerance of its own, of which rtol is the least: leave it out"
-            )
 
 
 class NewtonStepper(Stepper):

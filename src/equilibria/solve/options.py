@@ -6,7 +6,7 @@ A tolerance is a number for the whole state, or one for each of its leaves.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, fields
 from functools import cache
 from typing import Any, Self, cast
@@ -97,6 +97,22 @@ def _checks(cls: Any) -> list[tuple[str, Callable[[str, Any], None], bool]]:
 
 def name_of(owner: object, option: str) -> str:
     return f"{type(owner).__name__}({option}=...)"
+
+
+def refuse_ignored(owner: Any, option: str, limits: Iterable[str], remedy: str) -> None:
+    """Raise ValueError for limits of the method in an option that are not its defaults.
+
+    Args:
+        limits: those that `owner` does not heed.
+        remedy: the rest of the message, in which `{limit}` and `{given}` are filled in.
+    """
+    method = getattr(owner, option)
+    for each in fields(method):
+        given = getattr(method, each.name)
+        if each.name in limits and given != each.default:
+            advice = remedy.format(limit=each.name, given=given)
+            text = f"{name_of(owner, option)}: {each.name} = {given!r} would be ignored{advice}"
+            raise ValueError(text)
 
 
 def whole_field(default: Any, minimum: int) -> Any:

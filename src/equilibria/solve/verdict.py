@@ -71,7 +71,7 @@ class Reference:
         return torch.where(self.size < self.zero, self.largest, self.size)
 
     @property
-    def ceiling(self) -> Tensor:
+    def growth_limit(self) -> Tensor:
         """The length from which on f(z) has outgrown the start."""
         return GROWTH * self.size
 
@@ -231,7 +231,7 @@ class Criterion:
         met = torch.isfinite(now.size + now.scale) & (now.error_ratio <= self.goal)
         if reference is None:
             return met
-        held = (now.scale > reference.ceiling) & ~(self.fallen(now, reference, rows) <= 1)
+        held = (now.scale > reference.growth_limit) & ~(self.fallen(now, reference, rows) <= 1)
         return (met & ~held) | reference.is_zero(now.size, now.scale)
 
     def limit(self, scale: Tensor, reference: Reference, rows: Rows) -> Tensor:
@@ -243,7 +243,7 @@ class Criterion:
         if not isinstance(self.rtol, Tensor) and not self.rtol:
             return relative  # an absolute tolerance is met by no growth
         fallen = absolute + reference.share(self.rtol) - bound_rounding(scale)
-        grown = scale > reference.ceiling
+        grown = scale > reference.growth_limit
         return torch.where(grown, torch.minimum(relative, fallen), relative)
 
     def _measure_parts(self, residual: Rows, f: Rows, size: Tensor, scale: Tensor) -> Measure:
