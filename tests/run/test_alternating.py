@@ -44,7 +44,6 @@ def test_later_steps_solve_by_what_earlier_ones_taught():
             keep.remove()  # of the solves that it learns from
         trainer.train_step()
         keep.remove()
-    assert trainer.neural is not None and trainer.neural.learned is not None
     assert trainer.neural.used is not None  # it pays here
     assert solvers == [False] * 24 + [True]
     assert layer.neural is None and layer.eval_solver is None
@@ -83,7 +82,6 @@ def test_in_reduced_precision_it_learns_in_full(model, reduced):
     assert kinds == {torch.bfloat16}
     for _ in range(2):  # the first of them learns, and solves by what it has learned
         trainer.train_step()
-    assert trainer.neural is not None and trainer.neural.learned is not None
     assert all(p.dtype == torch.float32 for p in trainer.neural.learned.parameters())
 
 
@@ -95,7 +93,6 @@ def test_a_solver_that_cannot_be_trained_stops_no_training(monkeypatch):
     monkeypatch.setattr("equilibria.run.alternating.train", fails)
     for _ in range(8):
         trainer.train_step()
-    assert trainer.neural is not None
     assert trainer.neural.used is None and trainer.neural.learned is None
     assert trainer.neural.finish_epoch()["neural"]["used"] is False
 
@@ -108,7 +105,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
         if step in (4, 8):
             (tmp_path / str(step)).mkdir()
             save(whole, Folder(tmp_path / str(step)))
-    assert whole.neural is not None and whole.neural.learned is not None
+    assert whole.neural.learned is not None
     for begun in (4, 8):
         second = trainer_of()
         assert restore(second, Folder(tmp_path / str(begun))) is not None
@@ -116,14 +113,12 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
             second.train_step()
         for name, value in whole.model.state_dict().items():
             assert torch.equal(second.model.state_dict()[name], value), name
-        assert second.neural is not None and second.neural.learned is not None
         for name, value in whole.neural.learned.state_dict().items():
             assert torch.equal(second.neural.learned.state_dict()[name], value), name
 
 
 def test_where_nothing_converges_the_recipes_solver_goes_on():
     trainer = trainer_of()
-    assert trainer.neural is not None
     teacher = eq.Anderson(rtol=1e-6, max_evals=2)
     trainer.neural.how = replace(trainer.neural.how, teacher=teacher)
     with pytest.warns(UserWarning, match=r"neural: only 0 of 96 samples have an equilibrium"):

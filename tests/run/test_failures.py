@@ -87,7 +87,7 @@ def test_all_end_with_the_same_message_and_the_run_resumes(tree, tmp_path, what,
         assert other[1] == f"process {failed}: {own[1]}"
     folder, warned = Folder(tmp_path / "run"), []
     newest = folder.checkpoints.newest(warned.append)
-    assert newest is not None and newest.step == 2 and not warned
+    assert newest.step == 2 and not warned
     assert not list(folder.checkpoints.path.glob(".*.tmp")) or kind == "fails"
     recipe = folder.read_recipe()
     train(recipe, folder.path, resume=True, console=Console(quiet=True))

@@ -80,7 +80,6 @@ def test_the_doctor_advises_a_run_in_options_and_cuts_no_method(loose, monkeypat
     assert "--solver.max_evals" in text and "eq.stability" not in text
     assert "…" not in text
     row = re.search(r"│ adjoint(.*?)│ evaluations", text, re.DOTALL)
-    assert row is not None
     written = re.sub(r"[│\s]", "", row[1])
     assert written.startswith("{name:Implicit") and written.endswith("}")
 

@@ -97,12 +97,11 @@ def test_a_classifier_without_a_mistake():
 
 def test_the_scale_names_its_ends():
     found = gallery(animals())
-    assert found is not None
     assert [label for label, _ in found.scale] == ["2", "4", "6", "8", "10", "12"]
     assert found.scale[-1] == ("12", "#00000a")
     short = animals() | {"scale": {"low": 5, "high": 5, "colours": ["#000000"]}}
     found = gallery(short)
-    assert found is not None and found.scale == [("5", "#000000")]
+    assert found.scale == [("5", "#000000")]
 
 
 def test_masks_stand_side_by_side_with_a_legend():
@@ -133,7 +132,6 @@ def animals_told():
 
 def test_accuracy_of_each_class_and_what_it_is_taken_for(animals_told):
     found = classes(animals_told)
-    assert found is not None and found.confusion is not None
     assert [bar.figure for bar in found.bars] == ["75 %", "100 %", "–"]
     assert [bar.units for bar in found.bars] == ["8", "10", "0"]
     assert found.confusion.rows[0] == [0.75, 0.25, 0.0]
@@ -149,7 +147,7 @@ def test_overlap_of_each_class_is_read_from_the_evaluation():
             evaluation={"iou_sky": 0.9, "iou_car": float("nan"), "confusion": [[90, 10], [0, 0]]},
         )
     )
-    assert found is not None and found.head == "IoU"
+    assert found.head == "IoU"
     assert [(bar.figure, bar.color, bar.units) for bar in found.bars] == [
         ("90 %", "#808080", "100 %"),
         ("–", "#400080", "0 %"),
@@ -173,7 +171,6 @@ def test_of_many_classes_the_most_frequent_confusions_are_listed():
     matrix[3][7], matrix[5][1] = 1, 9
     given = run(seen={"labels": labels}, evaluation={"confusion": matrix})
     found = classes(given)
-    assert found is not None and found.confusion is not None
     assert found.confusion.rows == () and list(found.confusion.frequent) == [
         ("class 5", "class 1", "9 images", "50 %"),
         ("class 3", "class 7", "1 image", "10 %"),

@@ -81,7 +81,6 @@ def test_a_label_is_once_in_the_legend_with_the_look_that_comes_first():
         Series(label="a", x=[1, 2], y=[1, k], style=s) for k, s in ((1, "line"), (2, "dashed"))
     ]
     drawing = inline(panel(*lines, Series(label="b", color="muted"), Series(label="c", x=[1])))
-    assert drawing is not None
     assert drawing.legend == [("a", "series-1", "line"), ("b", "muted", "line")]
     assert words(picture([panel(*lines)])).count("a") == 1
 

@@ -211,7 +211,6 @@ def test_the_page_says_what_was_measured_and_no_more(runs, name, tmp_path):
 @pytest.mark.parametrize("name", BY_THE_DOCTOR)
 def test_the_doctor_says_what_was_measured_and_no_more(runs, name, capsys):
     examination = runs[name].examination
-    assert examination is not None
     severity, said, unsaid = BY_THE_DOCTOR[name]
     assert examination.severity == severity
     doctor.show(examination, Console(width=1000), {})

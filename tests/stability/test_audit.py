@@ -47,7 +47,6 @@ def loss_of(module):
 def test_it_climbs_as_far_as_is_needed(radius, level):
     module = layer(radius)
     found = AdjointAudit(module)(0, loss_of(module))
-    assert found is not None
     assert (found.level, found.adjoint) == (level, LEVELS[level])
     assert module.adjoint.level == level
     assert found.cosine >= 0.95
@@ -100,7 +99,7 @@ def test_random_numbers_and_buffers_are_as_if_nobody_had_measured():
     expected = torch.rand(4)
     torch.manual_seed(3)
     found = AdjointAudit(module)(0, lambda: module(x()).square().sum())
-    assert found is not None and found.cosine >= 0.95
+    assert found.cosine >= 0.95
     assert torch.equal(torch.rand(4), expected)
     assert int(module.calls) == 0
     assert all(p.grad is None for p in module.parameters())
@@ -127,7 +126,7 @@ def test_all_gradients_are_of_the_same_masks():
         after = draws.for_samples(torch.empty(5, 2), Tensor.normal_)
     with draws.key_rows("step", slice(0, 5)):
         assert torch.equal(draws.for_samples(torch.empty(5, 2), Tensor.normal_), after)
-    assert found is not None and found.cosine >= 0.95
+    assert found.cosine >= 0.95
     assert len(seen) >= 2 and seen == pytest.approx([seen[0]] * len(seen))
 
 
@@ -139,7 +138,7 @@ def test_all_processes_act_on_the_cosine_that_they_agree_on():
         return cosine - 1.0
 
     found = AdjointAudit(module, average)(0, loss_of(module))
-    assert found is not None and found.level == 3
+    assert found.level == 3
     assert len(seen) == 3 and min(seen) >= 0.95
 
 
@@ -162,8 +161,7 @@ def test_layers_with_another_adjoint_keep_it():
         used.append(chosen.get().get(module.first, Methods()).adjoint)
         return loss_of(module)()
 
-    found = AdjointAudit(module)(0, loss)
-    assert found is not None and used == [None, None]
+    assert AdjointAudit(module)(0, loss) is not None and used == [None, None]
 
 
 def test_an_exact_gradient_that_is_not_finite_says_nothing():

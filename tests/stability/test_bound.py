@@ -93,7 +93,6 @@ def test_the_error_stays_below_the_bound(scale, skew, forward, backward):
         adjoint=eq.Implicit(linear=eq.GMRES(rtol=backward)),
     )
     found = doctor(layer, inputs(), loss=lambda sol: sol.value.sin().square().sum()).gradient.bound
-    assert found is not None
     assert (found.forward, found.adjoint) == (forward, backward)
     assert 0 < found.measured.max <= found.error.max
     # and says something: not more than a few hundred times the error that there is
@@ -107,7 +106,7 @@ def test_a_linear_map_with_a_linear_loss_has_the_adjoint_s_error_alone():
 
     layer = eq.DEQ(Affine(), adjoint=eq.Implicit(linear=eq.Neumann(rtol=1e-2)))
     found = doctor(layer, inputs(), loss=lambda sol: sol.value.sum()).gradient.bound
-    assert found is not None and found.lipschitz.max == pytest.approx(0, abs=1e-9)
+    assert found.lipschitz.max == pytest.approx(0, abs=1e-9)
     assert found.sigma_min.mean == pytest.approx(0.5, rel=0.1)
     assert found.error.max == pytest.approx(1e-2 / found.sigma_min.max, rel=0.1)
 
@@ -116,14 +115,14 @@ def test_an_adjoint_that_follows_the_forward_solve_is_bounded_by_what_it_follows
     adjoint = eq.Implicit(linear=eq.GMRES(rtol=1e-6), follow=5.0)
     layer = eq.DEQ(Tanh(0.9), solver=eq.Picard(rtol=1e-3), adjoint=adjoint)
     found = doctor(layer, inputs(), loss=lambda sol: sol.value.sin().sum()).gradient.bound
-    assert found is not None and 1e-3 < found.adjoint <= 5e-3
+    assert 1e-3 < found.adjoint <= 5e-3
     assert found.measured.max <= found.error.max
 
 
 def test_a_coupled_batch_is_one_sample():
     layer = eq.DEQ(Tanh(0.5), coupled=True, solver=eq.Picard(rtol=1e-4))
     found = doctor(layer, inputs()).gradient.bound
-    assert found is not None and found.sigma_min.mean == found.sigma_min.max
+    assert found.sigma_min.mean == found.sigma_min.max
 
 
 @pytest.mark.parametrize("adjoint", [eq.JacobianFree(), eq.Phantom(), eq.Unrolled()])

@@ -94,7 +94,7 @@ def test_cosines_are_those_of_the_matrix(radius):
 def test_a_contraction_gets_a_cheap_adjoint():
     found = compare_adjoints(layer(0.5), inputs(), floor=0.99, repeats=1)
     best = found.recommended
-    assert best is not None and not best.exact
+    assert not best.exact
     assert best.cost <= 5 and best.cosine >= 0.99
     cheaper = [row for row in found.rows if row.cost < best.cost]
     assert all(row.cosine < 0.99 or not 0.5 <= row.norm_ratio <= 2 for row in cheaper)
@@ -105,7 +105,7 @@ def test_a_contraction_gets_a_cheap_adjoint():
 def test_near_radius_one_only_the_exact_adjoint_will_do():
     found = compare_adjoints(layer(0.99), inputs(), repeats=1)
     best = found.recommended
-    assert best is not None and best.exact
+    assert best.exact
     assert all(row.cosine < 0.99 for row in found.rows if not row.exact)
     assert "Only the exact" in found.sentence
     assert "but not the length" not in found.sentence
@@ -118,7 +118,7 @@ def test_a_gradient_in_the_right_direction_may_be_far_too_short():
         layer(0.99), inputs(), loss=lambda s: s.value.square().sum(), repeats=1
     )
     best = found.recommended
-    assert best is not None and best.exact
+    assert best.exact
     free = next(row for row in found.rows if row.name == "JacobianFree")
     assert free.cosine >= 0.99 and free.norm_ratio < 0.05
     assert "but not the length" in found.sentence
@@ -148,7 +148,7 @@ def test_an_exact_adjoint_may_be_the_cheapest_without_being_the_only_one():
     adjoints = [eq.Phantom(steps=40, damping=1.0), eq.Implicit(linear=eq.GMRES(rtol=1e-6))]
     found = compare_adjoints(layer(0.5), inputs(), adjoints=adjoints, repeats=1)
     best = found.recommended
-    assert best is not None and best.exact and found.rows[0].passes(0.99)
+    assert best.exact and found.rows[0].passes(0.99)
     assert "Only the exact" not in found.sentence and "The cheapest" in found.sentence
 
 
@@ -170,7 +170,6 @@ def test_where_nothing_is_to_be_learned_the_output_is_compared():
     expected = compare_adjoints(layer(0.5), inputs(), repeats=1)
     assert found.vanished == 0.0
     assert [row.cosine for row in found.rows] == [row.cosine for row in expected.rows]
-    assert found.recommended is not None and expected.recommended is not None
     assert found.recommended.name == expected.recommended.name
 
 

@@ -310,7 +310,7 @@ def test_a_layer_inside_the_cell_of_another_belongs_to_it():
 def test_ritz_values_of_the_solve_stand_beside_the_radius(monkeypatch):
     layer = eq.DEQ(Affine(0.6), solver=eq.Anderson(rtol=1e-5))
     plain = doctor(layer, inputs(3)).jacobian.ritz
-    assert plain is not None and 0.3 < plain.max < 0.65
+    assert 0.3 < plain.max < 0.65
     assert doctor(eq.DEQ(Affine(0.6), solver=eq.Picard()), inputs(3)).jacobian.ritz is None
     forward = eq.DEQ.forward
 
@@ -322,7 +322,6 @@ def test_ritz_values_of_the_solve_stand_beside_the_radius(monkeypatch):
 
     monkeypatch.setattr(eq.DEQ, "forward", with_ritz)
     ritz = doctor(layer, inputs(3)).jacobian.ritz
-    assert ritz is not None
     assert ritz.max == pytest.approx(0.5) and ritz.mean == pytest.approx(0.45)
 
 

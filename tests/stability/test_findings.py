@@ -1,7 +1,6 @@
 """Where the doctor draws its lines, and that its advice fits the disease."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -33,7 +32,7 @@ def flat(value):
     return Summary(value, value, value, value)
 
 
-def statuses(**shares):
+def ended(**shares):
     return {status.name: 0.0 for status in eq.Status} | shares
 
 
@@ -45,7 +44,7 @@ def radii(radius):
 
 def bound(adjoint, lipschitz, forward, sigma):
     error = (adjoint + lipschitz * forward) / sigma
-    return Bound(
+    found = Bound(
         forward=forward,
         adjoint=adjoint,
         sigma_min=flat(sigma),
@@ -53,192 +52,109 @@ def bound(adjoint, lipschitz, forward, sigma):
         error=flat(error),
         measured=flat(error / 10),
     )
+    return {"bound": found}
 
 
-CASES: list[tuple[str, str, dict[str, Any], str, str, str]] = [
-    # topic; part of the examination and what is changed in it; adjoint; severity; advice
-    ("Convergence", "forward", {"status": statuses(CONVERGED=1.0)}, "", "healthy", ""),
-    ("Error of the state", "forward", {"rtol": 1e-3, "error": flat(0.014)}, "", "healthy", ""),
-    (
-        "Error of the state",
-        "forward",
-        {"rtol": 1e-3, "error": flat(0.016)},
-        "",
-        "watch",
-        "longest one that is stable",
-    ),
-    (
-        "Error of the state",
-        "forward",
-        {"rtol": 1e-3, "error": flat(0.016), "limit": 0.1},
-        "",
-        "healthy",
-        "",
-    ),
-    ("Error of the state", "forward", {"rtol": 0.0, "error": flat(0.016)}, "", "healthy", ""),
-    (
+def depth(figure, *points):
+    """A readout that gives this figure in the end, and these after one evaluation and more."""
+    rows = [
+        DepthPoint(evals=k, distance=0.5 / k, figure=each) for k, each in enumerate(points, start=1)
+    ]
+    return {"points": rows, "figure": figure}
+
+
+def case(topic, severity, advice="", adjoint="", **parts):
+    """A topic, how severe it is, what is advised; the adjoint; what is changed in which part."""
+    return pytest.param(
+        topic, severity, advice, adjoint, parts, id=f"{topic}: {advice or severity}"
+    )
+
+
+SOLVES = BackwardSolves(status=ended(CONVERGED=0.96), evals=flat(9), residual=flat(0.1))
+ERROR = {"rtol": 1e-3, "error": flat(0.016)}
+CASES = [
+    case("Convergence", "healthy", forward={"status": ended(CONVERGED=1.0)}),
+    case("Error of the state", "healthy", forward=ERROR | {"error": flat(0.014)}),
+    case("Error of the state", "watch", "longest one that is stable", forward=ERROR),
+    case("Error of the state", "healthy", forward=ERROR | {"limit": 0.1}),
+    case("Error of the state", "healthy", forward=ERROR | {"rtol": 0.0}),
+    case(
         "Convergence",
-        "forward",
-        {"status": statuses(CONVERGED=0.96, MAX_EVALS=0.04)},
-        "",
         "watch",
         "Raise max_evals",
+        forward={"status": ended(CONVERGED=0.96, MAX_EVALS=0.04)},
     ),
-    (
-        "Convergence",
-        "forward",
-        {"status": statuses(CONVERGED=0.94, STALLED=0.06), "residual": flat(2.5e-3)},
-        "",
-        "unhealthy",
-        "bfloat16",
+    *(
+        case(
+            "Convergence",
+            "unhealthy",
+            advice,
+            forward={"status": ended(CONVERGED=0.94, STALLED=0.06), "residual": flat(residual)},
+        )
+        for residual, advice in ((2.5e-3, "bfloat16"), (0.3, "Broyden"))
     ),
-    (
+    case(
         "Convergence",
-        "forward",
-        {"status": statuses(CONVERGED=0.94, STALLED=0.06), "residual": flat(0.3)},
-        "",
-        "unhealthy",
-        "Broyden",
-    ),
-    (
-        "Convergence",
-        "forward",
-        {"status": statuses(CONVERGED=0.98, MAX_EVALS=0.015, NONFINITE=0.005)},
-        "",
         "unhealthy",
         "NaN",
+        forward={"status": ended(CONVERGED=0.98, MAX_EVALS=0.015, NONFINITE=0.005)},
     ),
-    ("Contraction", "jacobian", radii(0.89), "", "healthy", ""),
-    ("Contraction", "jacobian", radii(0.91), "", "watch", "spectral_norm"),
-    ("Contraction", "jacobian", radii(0.01), "", "watch", "ignores z"),
-    ("Contraction", "jacobian", radii(1.2), "", "watch", "jacobian_penalty"),
-    (
-        "Contraction",
-        "jacobian",
-        radii(1.2),
-        "Implicit(linear=Neumann(rtol=0.001))",
-        "unhealthy",
-        "Implicit backward",
+    case("Contraction", "healthy", jacobian=radii(0.89)),
+    case("Contraction", "watch", "spectral_norm", jacobian=radii(0.91)),
+    case("Contraction", "watch", "ignores z", jacobian=radii(0.01)),
+    case("Contraction", "watch", "jacobian_penalty", jacobian=radii(1.2)),
+    case(
+        *("Contraction", "unhealthy", "Implicit backward", "Implicit(linear=Neumann(rtol=0.001))"),
+        jacobian=radii(1.2),
     ),
-    (
+    case(
         "Cost",
-        "forward",
-        {"status": statuses(CONVERGED=1.0), "evals": flat(41), "max_evals": 50},
-        "",
         "watch",
         "Raise max_evals",
+        forward={"status": ended(CONVERGED=1.0), "evals": flat(41), "max_evals": 50},
     ),
-    ("Gradient's bound", "gradient", {"bound": bound(1e-3, 1, 1e-3, 0.5)}, "", "healthy", ""),
-    (
-        "Gradient's bound",
-        "gradient",
-        {"bound": bound(1e-4, 10, 1e-3, 0.5)},
-        "",
-        "healthy",
-        "adjoint's rtol could be 3e-3 instead of 0.0001",
+    *(
+        case("Gradient's bound", severity, advice, gradient=bound(*parts))
+        for severity, advice, parts in (
+            ("healthy", "", (1e-3, 1, 1e-3, 0.5)),
+            ("healthy", "adjoint's rtol could be 3e-3 instead of 0.0001", (1e-4, 10, 1e-3, 0.5)),
+            ("healthy", "an adjoint tolerance of 1e-2", (1e-3, 0.01, 1e-3, 0.5)),
+            ("watch", "rtol of the adjoint's solver to 1e-2", (0.1, 1, 1e-3, 0.5)),
+            ("watch", "rtol of the forward solver to 2e-3", (1e-4, 10, 1e-2, 0.5)),
+            ("watch", "close to singular", (1e-3, 1, 1e-3, 0.01)),
+            ("watch", "jacobian_penalty", (1e-3, 1, 1e-3, float("nan"))),
+        )
     ),
-    (
-        "Gradient's bound",
-        "gradient",
-        {"bound": bound(1e-3, 0.01, 1e-3, 0.5)},
-        "",
-        "healthy",
-        "an adjoint tolerance of 1e-2",
+    case("Sensitivity", "healthy", jacobian={"stretch": flat(0.99)}),
+    case("Sensitivity", "watch", "amplified", jacobian={"stretch": flat(1.01)}),
+    case("Uniqueness", "watch", "contraction", starts={"apart": 0.04, "distance": flat(0.5)}),
+    case("Uniqueness", "unhealthy", "begin", starts={"apart": 0.06, "distance": flat(0.5)}),
+    case("Uniqueness", "watch", "good start", starts={"converged": 0.9}),
+    case("Gradient", "healthy", gradient={"cosine": 0.991}),
+    case("Gradient", "watch", "rtol", gradient={"cosine": 0.991, "norm_ratio": 0.9}),
+    case("Gradient", "watch", "NeumannPhantom", "JacobianFree()", gradient={"cosine": 0.95}),
+    case(
+        *("Gradient", "watch", "equilibria gradients", "AdaptiveAdjoint(min_cosine=0.5)"),
+        gradient={"cosine": 0.9},
     ),
-    (
-        "Gradient's bound",
-        "gradient",
-        {"bound": bound(0.1, 1, 1e-3, 0.5)},
-        "",
-        "watch",
-        "rtol of the adjoint's solver to 1e-2",
-    ),
-    (
-        "Gradient's bound",
-        "gradient",
-        {"bound": bound(1e-4, 10, 1e-2, 0.5)},
-        "",
-        "watch",
-        "rtol of the forward solver to 2e-3",
-    ),
-    (
-        "Gradient's bound",
-        "gradient",
-        {"bound": bound(1e-3, 1, 1e-3, 0.01)},
-        "",
-        "watch",
-        "close to singular",
-    ),
-    (
-        "Gradient's bound",
-        "gradient",
-        {"bound": bound(1e-3, 1, 1e-3, float("nan"))},
-        "",
-        "watch",
-        "jacobian_penalty",
-    ),
-    ("Sensitivity", "jacobian", {"stretch": flat(0.99)}, "", "healthy", ""),
-    ("Sensitivity", "jacobian", {"stretch": flat(1.01)}, "", "watch", "amplified"),
-    ("Uniqueness", "starts", {"apart": 0.04, "distance": flat(0.5)}, "", "watch", "contraction"),
-    ("Uniqueness", "starts", {"apart": 0.06, "distance": flat(0.5)}, "", "unhealthy", "begin"),
-    ("Uniqueness", "starts", {"converged": 0.9}, "", "watch", "good start"),
-    ("Gradient", "gradient", {"cosine": 0.991}, "", "healthy", ""),
-    ("Gradient", "gradient", {"cosine": 0.991, "norm_ratio": 0.9}, "", "watch", "rtol"),
-    ("Gradient", "gradient", {"cosine": 0.95}, "JacobianFree()", "watch", "NeumannPhantom"),
-    (
-        "Gradient",
-        "gradient",
-        {"cosine": 0.9},
-        "AdaptiveAdjoint(min_cosine=0.5)",
-        "watch",
-        "equilibria gradients",
-    ),
-    ("Gradient", "gradient", {"cosine": 0.85}, "Phantom(steps=5)", "unhealthy", "more steps"),
-    ("Gradient", "gradient", {"reference": 1e-3}, "", "unhealthy", "no fixed point"),
-    ("Gradient", "gradient", {"cosine": float("nan")}, "", "unhealthy", "Convergence"),
-    (
+    case("Gradient", "unhealthy", "more steps", "Phantom(steps=5)", gradient={"cosine": 0.85}),
+    case("Gradient", "unhealthy", "no fixed point", gradient={"reference": 1e-3}),
+    case("Gradient", "unhealthy", "Convergence", gradient={"cosine": float("nan")}),
+    case(
         "Backward solve",
-        "gradient",
-        {
-            "backward": BackwardSolves(
-                status=statuses(CONVERGED=0.96), evals=flat(9), residual=flat(0.1)
-            )
-        },
-        "",
         "watch",
         "max_evals",
+        gradient={"backward": SOLVES},
     ),
-    (
-        "Depth",
-        "depth",
-        {"points": [DepthPoint(evals=1, distance=0.5, figure=0.96)], "figure": 0.969},
-        "",
-        "watch",
-        "ordinary",
-    ),
-    (
-        "Depth",
-        "depth",
-        {
-            "points": [
-                DepthPoint(evals=1, distance=0.5, figure=0.9),
-                DepthPoint(evals=2, distance=0.1, figure=0.968),
-            ],
-            "figure": 0.97,
-        },
-        "",
-        "healthy",
-        "stop after 2 evaluations",
-    ),
+    case("Depth", "watch", "ordinary", depth=depth(0.969, 0.96)),
+    case("Depth", "healthy", "stop after 2 evaluations", depth=depth(0.97, 0.9, 0.968)),
 ]
 
 
-@pytest.mark.parametrize(("topic", "part", "changes", "adjoint", "severity", "advice"), CASES)
-def test_severity_and_advice(healthy, topic, part, changes, adjoint, severity, advice):
-    sick = replace(healthy, **{part: replace(getattr(healthy, part), **changes)})
-    if adjoint:
-        sick = replace(sick, adjoint=adjoint)
-    found = {finding.topic: finding for finding in findings(sick)}[topic]
+@pytest.mark.parametrize(("topic", "severity", "advice", "adjoint", "parts"), CASES)
+def test_severity_and_advice(healthy, topic, severity, advice, adjoint, parts):
+    changed = {part: replace(getattr(healthy, part), **new) for part, new in parts.items()}
+    found = find(replace(healthy, **changed, adjoint=adjoint or healthy.adjoint))[topic]
     assert found.severity == severity, found
     assert advice in found.advice and found.sentence.endswith(".")
 
@@ -276,12 +192,10 @@ def test_a_budget_that_was_not_held(healthy, mean, said):
 
 
 def test_where_nothing_converged_no_solution_is_spoken_of(healthy):
-    forward = replace(healthy.forward, status=statuses(MAX_EVALS=1.0), residual=flat(0.3))
+    forward = replace(healthy.forward, status=ended(MAX_EVALS=1.0), residual=flat(0.3))
     gradient = replace(healthy.gradient, reference=0.1)
-    depth = replace(
-        healthy.depth, points=[DepthPoint(evals=1, distance=0.5, figure=0.5)], figure=0.9
-    )
-    found = find(replace(healthy, forward=forward, gradient=gradient, depth=depth))
+    shallow = replace(healthy.depth, **depth(0.9, 0.5))
+    found = find(replace(healthy, forward=forward, gradient=gradient, depth=shallow))
     said = {topic: f"{finding.sentence} {finding.advice}" for topic, finding in found.items()}
     assert said["Convergence"].startswith("0 of 5 samples reached")
     assert "No solve converged" in said["Contraction"]
@@ -293,7 +207,7 @@ def test_where_nothing_converged_no_solution_is_spoken_of(healthy):
 
 
 def test_some_of_the_samples_are_spoken_of_as_some(healthy):
-    forward = replace(healthy.forward, status=statuses(CONVERGED=0.4, STALLED=0.6))
+    forward = replace(healthy.forward, status=ended(CONVERGED=0.4, STALLED=0.6))
     jacobian = replace(healthy.jacobian, spectral_radius=flat(0.8), solved=flat(0.4))
     found = find(replace(healthy, forward=forward, jacobian=jacobian))
     said = found["Contraction"].sentence
@@ -321,18 +235,15 @@ def test_weights_that_are_no_numbers_are_all_there_is_to_say(healthy):
 def test_a_tolerance_below_the_rounding_of_training_is_named(
     healthy, precision, rtol, stalled, said
 ):
-    status = statuses(CONVERGED=1 - stalled, STALLED=stalled)
+    status = ended(CONVERGED=1 - stalled, STALLED=stalled)
     training = Training(precision=precision, status=status)
     forward = replace(healthy.forward, rtol=rtol)
     found = find(replace(healthy, forward=forward, training=training))
     assert ("Precision" in found) == said
     if said:
-        assert (
-            "ended short" in found["Precision"].sentence
-            and f"{rtol:g}" in found["Precision"].sentence
-        )
-        assert "solver.rtol" in found["Precision"].advice
-        assert "precision to float32" in found["Precision"].advice
+        sentence, advice = found["Precision"].sentence, found["Precision"].advice
+        assert "ended short" in sentence and f"{rtol:g}" in sentence
+        assert "solver.rtol" in advice and "precision to float32" in advice
 
 
 @pytest.mark.parametrize(
@@ -348,9 +259,8 @@ def test_a_tolerance_below_the_rounding_of_training_is_named(
 def test_what_is_said_of_depth_depends_on_what_was_learnt(
     healthy, first, final, chance, said, advised
 ):
-    points = [DepthPoint(evals=1, distance=0.5, figure=first)]
-    depth = replace(healthy.depth, points=points, figure=final, chance=chance)
-    found = find(replace(healthy, depth=depth))["Depth"]
+    learnt = replace(healthy.depth, **depth(final, first), chance=chance)
+    found = find(replace(healthy, depth=learnt))["Depth"]
     assert said in found.sentence and advised in found.advice
     assert ("ordinary" in found.advice) == ("ordinary" in advised)
 

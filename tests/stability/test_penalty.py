@@ -237,7 +237,7 @@ def test_under_autocast_only_f_is_narrow():
         warnings.simplefilter("ignore", eq.SolveWarning)  # bfloat16 ends above the tolerance
         inside.backward()
     gradient = cell.linear.weight.grad
-    assert gradient is not None and gradient.dtype == torch.float32 and gradient.isfinite().all()
+    assert gradient.dtype == torch.float32 and gradient.isfinite().all()
 
 
 def test_torch_func_gives_the_same_gradient():
