@@ -16,7 +16,7 @@ from equilibria.run.studies.measures import timing
 from equilibria.run.studies.training import Store, Training
 from equilibria.run.tasks import Batch
 from equilibria.solve import Anderson
-from equilibria.zoo.flow.data import FlowSet, Pair
+from equilibria.zoo.flow.data import FlowPair, FlowSet
 from papers.flow import common, cost, pairs, reuse, sizes
 from papers.flow.common import NETWORKS  # which the fixture `run` replaces
 from papers.flow.common import training_of as shipped
@@ -53,7 +53,7 @@ def pair():
     flow = torch.tensor([4.0, 0.0])[:, None, None].expand(2, 64, 80).contiguous()
     valid = torch.ones(64, 80, dtype=torch.bool)
     valid[:, :8] = False
-    return Pair(wide[:, :, 4:], wide[:, :, :80], flow, valid)
+    return FlowPair(wide[:, :, 4:], wide[:, :, :80], flow, valid)
 
 
 class Scenes:

@@ -21,7 +21,7 @@ from equilibria.zoo.flow.data import (
     rendered,
     write_flow,
 )
-from equilibria.zoo.flow.data.drawn import HARMONICS, Scenes, Surface, draw
+from equilibria.zoo.flow.data.drawn import HARMONICS, PhotographDetail, Scenes, draw
 
 SIZE = (48, 64)
 
@@ -38,7 +38,7 @@ def scenes(count: int, motion: Motion, seed: int = 0) -> Scenes:
 
 
 PHOTOGRAPHS = (waves(90, 120), waves(100, 80, 70.0))
-SURFACES = [Surface.of(each.numpy()) for each in PHOTOGRAPHS]
+SURFACES = [PhotographDetail.of(each.numpy()) for each in PHOTOGRAPHS]
 
 
 def warped(image: Tensor, flow: Tensor, mode: str = "bilinear") -> Tensor:
@@ -150,7 +150,7 @@ def test_sizes_of_motion() -> None:
 def test_details_of_photographs() -> None:
     image = np.zeros((3, 24, 40), np.uint8)
     image[:, :, 16:24] = 100 * (np.arange(8) % 2)
-    found = Surface.of(image)
+    found = PhotographDetail.of(image)
     low = np.array([[0, 0], [16, 8], [8, 0], [-50, 3], [39, 23]])
     high = np.array([[8, 8], [24, 16], [24, 24], [90, 9], [60, 40]])
     assert found.details(low, high).tolist() == [0, 100, 50, 20, 0]

@@ -16,7 +16,7 @@ from equilibria.run.cli.main import main
 from equilibria.run.data import DataError
 from equilibria.run.tasks import Part
 from equilibria.run.trainer import Trainer
-from equilibria.zoo.flow.data import FlowField, FlowSet, Pair, write_flow
+from equilibria.zoo.flow.data import FlowField, FlowPair, FlowSet, write_flow
 from equilibria.zoo.flow.data.pairs import stack_pairs
 from equilibria.zoo.flow.task import FlowTask, OpticalFlow
 from equilibria.zoo.flow.task import task as tasks
@@ -24,7 +24,7 @@ from equilibria.zoo.flow.task.endpoints import absolute, sums
 from equilibria.zoo.flow.task.feed import (
     DRAWS,
     FlowFeed,
-    View,
+    PairView,
     cover,
     recolor,
     turn_hues,
@@ -72,7 +72,7 @@ def noise(height, width, seed=0, valid=0.9):
     generator = torch.Generator().manual_seed(seed)
     images = torch.randint(0, 256, (2, 3, height, width), generator=generator, dtype=torch.uint8)
     flow = 3 * torch.randn(2, height, width, generator=generator)
-    return Pair(*images, flow, torch.rand(height, width, generator=generator) < valid)
+    return FlowPair(*images, flow, torch.rand(height, width, generator=generator) < valid)
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def smooth(height=48, width=64, batch=3):
         )
 
     first, second = image(x, y), image(back_x, back_y)
-    return Pair(first, second, torch.stack([u, v], 1), torch.ones(batch, height, width) > 0)
+    return FlowPair(first, second, torch.stack([u, v], 1), torch.ones(batch, height, width) > 0)
 
 
 def mismatch(pair, margin=6):
@@ -220,13 +220,13 @@ def mismatch(pair, margin=6):
 
 
 VIEWS = {
-    "cut": View(crop=(32, 40)),
-    "mirrored": View(flip=1.0),
-    "upside down": View(flip_down=1.0, flip=1.0),
-    "larger": View(crop=(32, 40), scale=(1.5, 1.9)),
-    "smaller": View(crop=(24, 24), scale=(0.6, 0.8), flip=0.5),
-    "stretched": View(crop=(32, 40), scale=(1.0, 1.3), stretch=1.4, flip_down=0.5),
-    "too small for the crop": View(crop=(96, 96)),
+    "cut": PairView(crop=(32, 40)),
+    "mirrored": PairView(flip=1.0),
+    "upside down": PairView(flip_down=1.0, flip=1.0),
+    "larger": PairView(crop=(32, 40), scale=(1.5, 1.9)),
+    "smaller": PairView(crop=(24, 24), scale=(0.6, 0.8), flip=0.5),
+    "stretched": PairView(crop=(32, 40), scale=(1.0, 1.3), stretch=1.4, flip_down=0.5),
+    "too small for the crop": PairView(crop=(96, 96)),
 }
 
 
@@ -246,13 +246,13 @@ def test_the_flow_of_what_is_seen_is_its_flow(name, seed):
 
 @pytest.mark.parametrize("name", ["cut", "mirrored", "larger", "smaller"])
 def test_single_pixels_keep_their_flow(name):
-    view = View(**{**vars(VIEWS[name]), "sparse": True})
+    view = PairView(**{**vars(VIEWS[name]), "sparse": True})
     drawn = torch.rand(3, DRAWS, generator=torch.Generator().manual_seed(5))
     plain = smooth()
     keep = torch.rand(plain.valid.shape, generator=torch.Generator().manual_seed(1)) < 0.3
     flow = torch.where(keep[:, None], plain.flow, math.nan)
     found = view_pair(plain._replace(flow=flow, valid=keep), view, drawn)
-    dense = view_pair(plain, View(**{**vars(view), "sparse": False}), drawn)
+    dense = view_pair(plain, PairView(**{**vars(view), "sparse": False}), drawn)
     share = float(found.valid.float().mean())
     assert 0.05 < share < 0.6
     assert torch.equal(found.first, dense.first)
@@ -266,9 +266,9 @@ def test_single_pixels_keep_their_flow(name):
 
 def test_where_several_pixels_become_one_the_last_is_taken_always():
     flow = torch.arange(64.0).view(1, 1, 8, 8).repeat(1, 2, 1, 1)
-    pair = Pair(*torch.zeros(2, 1, 3, 8, 8), flow, torch.ones(1, 8, 8) > 0)
+    pair = FlowPair(*torch.zeros(2, 1, 3, 8, 8), flow, torch.ones(1, 8, 8) > 0)
     drawn = torch.full((1, DRAWS), 0.5)
-    view = View(crop=(4, 4), scale=(0.5, 0.5), sparse=True)
+    view = PairView(crop=(4, 4), scale=(0.5, 0.5), sparse=True)
     found = view_pair(pair, view, drawn)
     expected = 0.5 * (flow[:, :, 1::2, 1::2])
     torch.testing.assert_close(found.flow, expected)
@@ -321,7 +321,7 @@ def test_asymmetric_pairs_have_colours_of_their_own():
     pair = stack_pairs(each._replace(second=each.first) for each in pairs)
     drawn = torch.rand(40, DRAWS, generator=torch.Generator().manual_seed(0))
     for share, hue in ((0.3, 0.1), (0.0, 0.1), (1.0, 0.0)):
-        found = view_pair(pair, View(color=0.4, hue=hue, asymmetric=share), drawn)
+        found = view_pair(pair, PairView(color=0.4, hue=hue, asymmetric=share), drawn)
         apart = (found.first != found.second).flatten(1).any(1)
         assert abs(float(apart.float().mean()) - share) < 0.2 and bool(apart.any()) == (share > 0)
         assert bool((found.first != pair.first).flatten(1).any(1).all())
@@ -341,12 +341,12 @@ def test_a_rectangle_has_the_mean_colour():
 def test_only_the_second_image_is_covered():
     pair = smooth()
     drawn = torch.rand(3, DRAWS, generator=torch.Generator().manual_seed(0))
-    found = view_pair(pair, View(erase=1.0, erased=(10, 20)), drawn)
+    found = view_pair(pair, PairView(erase=1.0, erased=(10, 20)), drawn)
     assert torch.equal(found.first, pair.first) and torch.equal(found.flow, pair.flow)
     assert all((found.second != pair.second).flatten(1).any(1))
 
 
-FULL = View(
+FULL = PairView(
     crop=(32, 40),
     scale=(0.9, 1.5),
     stretch=1.2,

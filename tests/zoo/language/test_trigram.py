@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equilibria.zoo.language import data as text
-from equilibria.zoo.language.data import Tokens, Trigram, trigram
+from equilibria.zoo.language.data import TokenArray, Trigram, trigram
 
 FEW = settings(max_examples=40, derandomize=True, deadline=None, database=None)
 
 
-def tokens(values: list[int]) -> Tokens:
-    return Tokens(np.array(values, dtype=np.uint8))
+def tokens(values: list[int]) -> TokenArray:
+    return TokenArray(np.array(values, dtype=np.uint8))
 
 
-def markov(count: int, seed: int, size: int = 6) -> Tokens:
+def markov(count: int, seed: int, size: int = 6) -> TokenArray:
     """A text in which the last two tokens tell much about the next."""
     random = np.random.default_rng(seed)
     law = np.random.default_rng(99).dirichlet(np.full(size, 0.3), size=(size, size))
@@ -222,8 +222,8 @@ def test_a_large_vocabulary_overflows_nothing() -> None:
     size = (1 << 21) - 1
     random = np.random.default_rng(0)
     values = random.choice(np.array([0, 1, size - 2, size - 1]), 2000).astype(np.int32)
-    model = Trigram.of(Tokens(values[:1500]), Tokens(values[1500:]), size)
-    assert model.bits(Tokens(values[1500:])) == pytest.approx(2, abs=0.1)
+    model = Trigram.of(TokenArray(values[:1500]), TokenArray(values[1500:]), size)
+    assert model.bits(TokenArray(values[1500:])) == pytest.approx(2, abs=0.1)
 
 
 @pytest.mark.data

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 import equilibria as eq
-from equilibria.zoo.signal.data import Field, ShapeField, Signal
+from equilibria.zoo.signal.data import ShapeField, Signal, SignalField
 
 SOLVER = eq.Picard(rtol=1e-5, max_evals=200)
 
@@ -28,7 +28,7 @@ def shape_field():
     return ShapeField(centre=(1.0, 2.0, 3.0), scale=2.0)
 
 
-def network(field: Field | ShapeField, name="imfn", width=16, seed=0, **changes) -> Any:
+def network(field: SignalField | ShapeField, name="imfn", width=16, seed=0, **changes) -> Any:
     """A network for a field."""
     torch.manual_seed(seed)
     options = {"solver": SOLVER} if name in ("imfn", "isiren") else {}

@@ -11,11 +11,11 @@ from torch.nn import functional
 from equilibria.run.data import DataError
 from equilibria.stability.patient import peak_bytes
 from equilibria.zoo.io.decode import resize
-from equilibria.zoo.signal.data import Field, ShapeField, Signal, field_of, iou, psnr
+from equilibria.zoo.signal.data import ShapeField, Signal, SignalField, field_of, iou, psnr
 
-IMAGE = Field(kind="image", shape=(4, 6), channels=3, low=0.0, high=255.0, bits=8)
-SOUND = Field(kind="sound", shape=(101,), channels=2, low=-0.5, high=0.5, rate=100.0, bits=16)
-FILM = Field(kind="film", shape=(5, 4, 6), channels=1, low=0.0, high=255.0, rate=25.0, bits=8)
+IMAGE = SignalField(kind="image", shape=(4, 6), channels=3, low=0.0, high=255.0, bits=8)
+SOUND = SignalField(kind="sound", shape=(101,), channels=2, low=-0.5, high=0.5, rate=100.0, bits=16)
+FILM = SignalField(kind="film", shape=(5, 4, 6), channels=1, low=0.0, high=255.0, rate=25.0, bits=8)
 FIELDS = pytest.mark.parametrize("field", [IMAGE, SOUND, FILM], ids=lambda field: field.kind)
 
 

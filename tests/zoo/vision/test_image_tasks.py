@@ -25,7 +25,7 @@ from equilibria.zoo.vision.model.single_scale import DenseConfig
 from equilibria.zoo.vision.predict import sight
 from equilibria.zoo.vision.task.batches import ImageFeed, crop_images, flip_images
 from equilibria.zoo.vision.task.classification import ImageClassification
-from equilibria.zoo.vision.task.seen import Seen
+from equilibria.zoo.vision.task.seen import ImageFormat
 
 LABELS = ("a", "b", "c")
 TARGETS = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)[torch.randperm(100)]
@@ -129,7 +129,7 @@ def test_files_are_seen_as_a_run_has_seen_a_named_set(tmp_path):
     config = ImageClassification(data="digits", size=3, samples=20, normalize=False)
     task = config.load()
     task.save(tmp_path)
-    digits, seen = data.load("digits").test, Seen.read(tmp_path / "images.json")
+    digits, seen = data.load("digits").test, ImageFormat.read(tmp_path / "images.json")
     places = [int((digits.targets == label).nonzero()[0]) for label in range(10)]
     for label, place in enumerate(places):
         (tmp_path / "signs" / str(label)).mkdir(parents=True)

@@ -16,7 +16,7 @@ from equilibria.zoo.io import layout
 from equilibria.zoo.vision import predict as engine
 from equilibria.zoo.vision.predict import _solve, sight
 from equilibria.zoo.vision.task.classification import ImageClassification
-from equilibria.zoo.vision.task.seen import IMAGES, Seen
+from equilibria.zoo.vision.task.seen import IMAGES, ImageFormat
 from equilibria.zoo.vision.task.segmentation import ImageSegmentation
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -34,7 +34,7 @@ def test_a_classifier_sees_the_pixels_that_were_evaluated(tmp_path, options, cha
     data = str(tmp_path / "data")
     task = ImageClassification(data=data, size=16, channels=channels, **options).load()
     task.save(tmp_path)
-    seen, (batch,) = Seen.read(tmp_path / IMAGES), task.batches("test", 8)
+    seen, (batch,) = ImageFormat.read(tmp_path / IMAGES), task.batches("test", 8)
     paths = [tmp_path / "data" / name for name in layout.read(tmp_path / "data").names["test"]]
     assert len(paths) == batch.samples == 8
     for path, expected in zip(paths, batch.inputs, strict=True):
@@ -51,7 +51,7 @@ def test_a_network_for_masks_sees_the_pixels_that_were_evaluated(tmp_path, size)
         Image.fromarray(np.eye(24, 32, dtype=np.uint8)).save(data / "masks" / f"{path.stem}.png")
     task = ImageSegmentation(data=str(data), size=size, channels=3, normalize=True).load()
     task.save(tmp_path)
-    seen, test = Seen.read(tmp_path / IMAGES), task.images["test"]
+    seen, test = ImageFormat.read(tmp_path / IMAGES), task.images["test"]
     (batch,) = task.batches("test", 8)
     for name, expected in zip(test.names, batch.inputs, strict=True):
         path = next(each for each in paths if each.stem == name)
@@ -64,7 +64,7 @@ def test_a_run_of_before_resize_was_written_is_read(tmp_path):
     old = {"source": "x", "labels": ["a", "b"], "shape": [3, 8, 8], "normalise": None}
     (tmp_path / IMAGES).write_text(json.dumps(old))
     all_modes.noise(0, (30, 20)).save(tmp_path / "a.png")
-    seen = Seen.read(tmp_path / IMAGES)
+    seen = ImageFormat.read(tmp_path / IMAGES)
     assert (seen.kind, seen.resize, seen.colors) == ("classification", None, ())
     assert sight(tmp_path / "a.png", seen).pixels.shape == (3, 8, 8)
 
@@ -74,7 +74,7 @@ def test_classes_without_colours_are_a_damaged_run(predictors, tmp_path):
     content["colours"].pop()
     (tmp_path / IMAGES).write_text(json.dumps(content))
     with pytest.raises(DataError, match=r"is damaged \(1 colours of 2 classes\)"):
-        Seen.read(tmp_path / IMAGES)
+        ImageFormat.read(tmp_path / IMAGES)
 
 
 def test_other_predictions_are_not_mixed_in(predictors, predict, tmp_path, capsys):

@@ -29,7 +29,7 @@ from equilibria.zoo.vision.data.shards.dataset import load
 from equilibria.zoo.vision.model.single_scale import DenseConfig
 from equilibria.zoo.vision.task.classification import ImageClassification
 from equilibria.zoo.vision.task.own_images import OwnImages
-from equilibria.zoo.vision.task.seen import Seen
+from equilibria.zoo.vision.task.seen import ImageFormat
 from equilibria.zoo.vision.task.streaming import usual
 
 RECIPE = {
@@ -142,7 +142,7 @@ def test_other_shards_are_seen_by_the_classes_of_a_run(made, tmp_path):
     (tmp_path / "names").write_text("1\n0\n")
     assert main(words) == 0
     one.save(tmp_path)
-    seen = Seen.read(tmp_path / "images.json")
+    seen = ImageFormat.read(tmp_path / "images.json")
     assert seen.labels == ("0", "1") and seen.statistics == one.statistics
     other = ImageClassification(data=str(tmp_path), size=8, normalize=True, lanes=4)
     found = other.load_other(tmp_path)

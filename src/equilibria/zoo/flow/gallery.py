@@ -23,7 +23,7 @@ _PERCENT = 99.0
 """Of the lengths of the true flow of all pairs shown, the percentile that is saturated."""
 
 
-class _Pair(PictureRecord):
+class _FlowExample(PictureRecord):
     name: str
     epe: float
     zero: float
@@ -31,7 +31,7 @@ class _Pair(PictureRecord):
 
 class _Pairs(Stored):
     pixels: float
-    pictures: list[_Pair]
+    pictures: list[_FlowExample]
 
 
 def _hang(task: FlowTask, model: Model, most: int) -> tuple[Hanging, dict[str, Any]]:

@@ -64,7 +64,7 @@ def boxes(drawn: Tensor, smallest: float, height: int, width: int) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
+class ImageView:
     """How images are shown.
 
     Attributes:
@@ -186,8 +186,8 @@ MEMORY = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageFiles(View):
-    """Images with their classes, decoded on demand and shown as a `View` says.
+class ImageFiles(ImageView):
+    """Images with their classes, decoded on demand and shown as an `ImageView` says.
 
     Without a `crop`, a file always gives the same pixels: the middle of the image.
 

@@ -35,7 +35,7 @@ Group = dict[str, list[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class FolderLayout:
     """The files of a folder.
 
     Attributes:
@@ -52,7 +52,7 @@ class Layout:
     targets: dict[str, list[int]]
 
 
-def read(root: Path, *, whole: bool = False, share: float = _TEST_SHARE) -> Layout:
+def read(root: Path, *, whole: bool = False, share: float = _TEST_SHARE) -> FolderLayout:
     """Find the files of a folder, by the names of its folders alone.
 
     Where there is a folder ``train`` with class folders in it, ``test`` has the test files, and
@@ -90,7 +90,7 @@ def read(root: Path, *, whole: bool = False, share: float = _TEST_SHARE) -> Layo
         )
     number = {label: place for place, label in enumerate(labels)}
     interleaved = {part: list(_interleave(group)) for part, group in groups.items()}
-    return Layout(
+    return FolderLayout(
         root=root,
         labels=labels,
         names={part: [name for name, _ in each] for part, each in interleaved.items()},

@@ -4,86 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from equilibria.run.data.dataset import Samples
-from equilibria.run.models import ClassifierConfig, ModelConfig
 from equilibria.zoo.io.remote import Files
-
-# --- tokens ---------------------------------------------------------------------------------------
-
-# What all tasks on tokens share: the vocabulary of the model.
-
-
-class Predicts(Protocol):
-    """What a model of sequences has beside its forward."""
-
-    def losses(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Return (batch, time): -ln p of each target, 0 of those below 0."""
-        ...
-
-    def log_probs(self, output: Tensor) -> Tensor:
-        """Return (batch, time, vocabulary): ln p of every token."""
-        ...
-
-
-def with_vocabulary(config: ModelConfig, size: int, name: str) -> ModelConfig:
-    """Return the config of a sequence model for a vocabulary of `size` tokens.
-
-    Raises:
-        ValueError: it is of no sequence model, or of one for another vocabulary.
-    """
-    if isinstance(config, ClassifierConfig) or not hasattr(config, "vocabulary"):
-        raise ValueError(f"{type(config).__name__} describes no model of sequences of tokens")
-    given = cast(Any, config).vocabulary
-    if given is None:
-        return replace(cast(Any, config), vocabulary=size)
-    if given != size:
-        raise ValueError(
-            f"{name} has {size} tokens and model.vocabulary is {given}: leave it out or set it to "
-            f"{size}"
-        )
-    return config
-
-
-# --- completion -----------------------------------------------------------------------------------
-
-# Configs of classifiers of sequences, completed by what the data say.
-
-
-def complete_classifier(
-    config: ModelConfig, shape: tuple[int, ...], classes: int, vocabulary: int | None, source: str
-) -> ModelConfig:
-    """Return the config of a classifier of sequences with what the data say filled in.
-
-    Args:
-        config: what the recipe says.
-        shape: (channels,) of signals, () of tokens.
-        classes: outputs.
-        vocabulary: number of tokens; None for signals.
-        source: what the data are called.
-
-    Raises:
-        ValueError: it is of no such model, or of one for other data.
-    """
-    if not (isinstance(config, ClassifierConfig) and hasattr(config, "vocabulary")):
-        raise ValueError(f"{type(config).__name__} describes no classifier of sequences")
-    facts: dict[str, Any] = {"shape": shape, "classes": classes, "vocabulary": vocabulary}
-    for name, value in facts.items():
-        given = getattr(config, name)
-        given = tuple(given) if isinstance(given, list) else given
-        if given is not None and given != value:
-            raise ValueError(
-                f"model.{name} is {given}, and {source} has {value}: leave it out or set it to that"
-            )
-    return replace(config, **facts)
-
-
-# --- sequences ------------------------------------------------------------------------------------
 
 
 class SequenceSamples(Samples, Protocol):

@@ -29,7 +29,7 @@ Unit = Literal["words", "characters"]
 UNITS: tuple[Unit, ...] = ("words", "characters")
 
 
-class _Stored(TypedDict):
+class _VocabularyContent(TypedDict):
     tokens: list[str]
     counts: list[int]
     unit: Unit
@@ -144,7 +144,7 @@ class Vocabulary:
         """
         try:
             with read_errors(path):
-                content = storage.read(Path(path), _Stored)
+                content = storage.read(Path(path), _VocabularyContent)
             return cls(tuple(content["tokens"]), tuple(content["counts"]), content["unit"])
         except ValueError as error:
             raise DataError(f"{path} is not a vocabulary, or is damaged: {error}") from error

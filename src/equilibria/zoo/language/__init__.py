@@ -27,6 +27,6 @@ APPLICATION = Application(
         "generate": ("continue a prompt with a trained language model", ".commands.generate"),
     },
     options={
-        "evaluate.memory": ".commands.context:Memory",
+        "evaluate.memory": ".commands.context:MemoryOption",
     },
 )

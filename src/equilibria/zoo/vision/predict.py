@@ -24,11 +24,11 @@ from equilibria.run.models import EquilibriumModel, Model, Prediction
 from equilibria.run.trees import widen
 from equilibria.solve import Solution, Status
 from equilibria.zoo.io import decode, headers
-from equilibria.zoo.io.image_files import View
+from equilibria.zoo.io.image_files import ImageView
 from equilibria.zoo.io.rows import Journal
 from equilibria.zoo.vision.model.segmentation import masks_of, upsample
 from equilibria.zoo.vision.task.batches import prepare
-from equilibria.zoo.vision.task.seen import Resize, Seen
+from equilibria.zoo.vision.task.seen import ImageFormat, Resize
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Sight:
     size: tuple[int, int]
 
 
-def sight(path: Path, seen: Seen) -> Sight:
+def sight(path: Path, seen: ImageFormat) -> Sight:
     """Read an image as the run has read its own.
 
     It is turned upright, converted to the run's colours, brought to its size in the same way, and
@@ -67,7 +67,7 @@ def sight(path: Path, seen: Seen) -> Sight:
     else:
         resize = resize or Resize(size=(high, wide))
         shape, area = (channels, *resize.size), resize.filter == "area"
-        view = View(shape=shape, fits=False, share=resize.share, area=area)
+        view = ImageView(shape=shape, fits=False, share=resize.share, area=area)
         values = view.pixels(content, path)
     header = headers.read_header(decode.identify_image(io.BytesIO(content), path))
     pixels = torch.from_numpy(np.ascontiguousarray(values)) / 255
@@ -81,7 +81,7 @@ def sight(path: Path, seen: Seen) -> Sight:
 
 
 def iterate_batches(
-    paths: Sequence[Path], seen: Seen, batches: int, size: int, seed: int
+    paths: Sequence[Path], seen: ImageFormat, batches: int, size: int, seed: int
 ) -> Iterator[Tensor]:
     """Yield batches (size, channels, height, width) of images in random order.
 
@@ -247,7 +247,7 @@ class Unreadable:
 
 def predict(
     model: Model,
-    seen: Seen,
+    seen: ImageFormat,
     paths: Sequence[Path],
     journal: Journal,
     accelerator: Accelerator,
@@ -313,7 +313,7 @@ def predict(
 
 
 def _batches(
-    paths: Sequence[Path], seen: Seen, options: PredictOptions, smallest: int
+    paths: Sequence[Path], seen: ImageFormat, options: PredictOptions, smallest: int
 ) -> Iterator[list[Sight] | Unreadable]:
     """Images of one size, as they follow each other; and what cannot be read, in order too."""
 
@@ -356,7 +356,7 @@ def _of(output: Any, place: int) -> Any:
 
 
 def _describe_classes(
-    image: Sight, logits: Tensor, seen: Seen, journal: Journal, options: PredictOptions
+    image: Sight, logits: Tensor, seen: ImageFormat, journal: Journal, options: PredictOptions
 ) -> dict[str, Any]:
     """The most probable classes of an image."""
     probabilities = logits.softmax(0)
@@ -369,7 +369,7 @@ def _describe_classes(
 
 
 def _describe_mask(
-    image: Sight, output: Any, seen: Seen, journal: Journal, options: PredictOptions
+    image: Sight, output: Any, seen: ImageFormat, journal: Journal, options: PredictOptions
 ) -> dict[str, Any]:
     """The mask of an image, written, and the share of each class in it."""
     row: dict[str, Any] = {}

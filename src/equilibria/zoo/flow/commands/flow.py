@@ -43,7 +43,7 @@ from equilibria.zoo.flow.predict import frames as reader
 from equilibria.zoo.flow.predict.engine import (
     FOLDER,
     Deadline,
-    Options,
+    FlowOptions,
     allow_evals,
     check_pair,
     field_of,
@@ -127,7 +127,7 @@ def _parser() -> Parser:
         type=int,
         metavar="N",
         help="with --reuse: solve every N-th pair from zero too, to measure the saving; 0 for none "
-        f"(default: {Options.compare})",
+        f"(default: {FlowOptions.compare})",
     )
     add(
         "--deadline",
@@ -268,13 +268,13 @@ def _two(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Outp
     return DONE
 
 
-def _options(arguments: Any, **changes: Any) -> Options:
+def _options(arguments: Any, **changes: Any) -> FlowOptions:
     given: dict[str, Any] = {"ending": f".{arguments.format or 'flo'}", "reuse": arguments.reuse}
     if arguments.compare is not None:
         given["compare"] = arguments.compare
     if arguments.deadline is not None:
         given["deadline"] = arguments.deadline / 1000
-    return Options(**{**given, **changes})
+    return FlowOptions(**{**given, **changes})
 
 
 def _many(network: FlowNetwork, inputs: list[Path], arguments: Any, console: Output) -> int:

@@ -12,14 +12,14 @@ from equilibria.zoo.flow.data.drawn import Motion
 from equilibria.zoo.flow.data.folder import load
 from equilibria.zoo.flow.data.formats import FlowField, read_flow, write_flow
 from equilibria.zoo.flow.data.layers import Layers
-from equilibria.zoo.flow.data.pairs import FlowSet, Pair, PairFiles, Pairs
+from equilibria.zoo.flow.data.pairs import FlowPair, FlowSet, PairFiles, Pairs
 
 __all__ = [
     "FlowField",
+    "FlowPair",
     "FlowSet",
     "Layers",
     "Motion",
-    "Pair",
     "PairFiles",
     "Pairs",
     "load",

@@ -93,7 +93,7 @@ _ENOUGH = 5.0
 
 
 @dataclass(frozen=True)
-class Surface:
+class PhotographDetail:
     """What is known of a photograph when scenes are drawn.
 
     Attributes:
@@ -106,7 +106,7 @@ class Surface:
     sums: np.ndarray
 
     @classmethod
-    def of(cls, photograph: np.ndarray) -> Surface:
+    def of(cls, photograph: np.ndarray) -> PhotographDetail:
         """Measure a photograph, uint8, ``(3, height, width)``."""
         height, width = photograph.shape[1:]
         gray = photograph.sum(0, dtype=np.int64)  # three times the level
@@ -133,7 +133,7 @@ class Surface:
 
 
 def _choose_parts(
-    drawn: np.ndarray, spans: np.ndarray, scale: np.ndarray, surfaces: Sequence[Surface]
+    drawn: np.ndarray, spans: np.ndarray, scale: np.ndarray, surfaces: Sequence[PhotographDetail]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For each layer, the first of some parts of photographs with enough details, or the one that
     has most.
@@ -178,7 +178,7 @@ def draw(
     seeds: Sequence[Sequence[int]],
     size: tuple[int, int],
     motion: Motion,
-    surfaces: Sequence[Surface],
+    surfaces: Sequence[PhotographDetail],
 ) -> Scenes:
     """Draw scenes, each by a seed of its own.
 

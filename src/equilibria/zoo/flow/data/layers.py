@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from equilibria.zoo.flow.data import drawn, rendered
-from equilibria.zoo.flow.data.drawn import Motion, Scenes, Surface
-from equilibria.zoo.flow.data.pairs import FlowSet, Pair, Size
+from equilibria.zoo.flow.data.drawn import Motion, PhotographDetail, Scenes
+from equilibria.zoo.flow.data.pairs import FlowPair, FlowSet, Size
 from equilibria.zoo.flow.data.photographs import find as _photographs
 from equilibria.zoo.flow.data.rendered import Rendered
 from equilibria.zoo.io.remote import Entry, Files, Remote
@@ -79,17 +79,17 @@ class Layers:
         del place  # all have one size
         return self.shape[0], self.shape[1]
 
-    def pair(self, place: int) -> Pair:
+    def pair(self, place: int) -> FlowPair:
         """Make one pair."""
-        return Pair(*(part[0] for part in self.batch(torch.tensor([place]))))
+        return FlowPair(*(part[0] for part in self.batch(torch.tensor([place]))))
 
-    def batch(self, places: Tensor) -> Pair:
+    def batch(self, places: Tensor) -> FlowPair:
         """Make the pairs at some places, ``(count,)``."""
         made = list(self._render(places))
         first = torch.cat([_pixels(each.first) for each in made])
         second = torch.cat([_pixels(each.second) for each in made])
         flow = torch.cat([each.flow for each in made])
-        return Pair(first, second, flow, torch.ones_like(flow[:, 0], dtype=torch.bool))
+        return FlowPair(first, second, flow, torch.ones_like(flow[:, 0], dtype=torch.bool))
 
     def find_occluded(self, places: Tensor) -> Tensor:
         """Tell which pixels of the first images are hidden in the second, or leave it.
@@ -116,8 +116,8 @@ class Layers:
             yield drawn.draw(seeds, (height, width), self.motion, self._surfaces)
 
     @cached_property
-    def _surfaces(self) -> list[Surface]:
-        return [Surface.of(photograph.numpy()) for photograph in self.photographs]
+    def _surfaces(self) -> list[PhotographDetail]:
+        return [PhotographDetail.of(photograph.numpy()) for photograph in self.photographs]
 
 
 def _pixels(image: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ Size = tuple[int, int]
 """Height and width, in pixels."""
 
 
-class Pair(NamedTuple):
+class FlowPair(NamedTuple):
     """Two images and the flow of the first; those of a batch have one more axis, in front."""
 
     first: Tensor
@@ -45,7 +45,7 @@ class Pairs(Protocol):
         """Height and width of a pair, without reading its pixels."""
         ...
 
-    def pair(self, place: int) -> Pair:
+    def pair(self, place: int) -> FlowPair:
         """Read or make one pair.
 
         Raises:
@@ -54,7 +54,7 @@ class Pairs(Protocol):
         """
         ...
 
-    def batch(self, places: Tensor) -> Pair:
+    def batch(self, places: Tensor) -> FlowPair:
         """Read or make the pairs at some places, ``(count,)``, which have one size.
 
         Raises:
@@ -90,7 +90,7 @@ class FlowSet:
     checksum: str
 
 
-def stack_pairs(pairs: Iterable[Pair]) -> Pair:
+def stack_pairs(pairs: Iterable[FlowPair]) -> FlowPair:
     """A batch of some pairs.
 
     Raises:
@@ -104,7 +104,7 @@ def stack_pairs(pairs: Iterable[Pair]) -> Pair:
             f"pairs of one batch differ in size: {high} x {wide} and {other_high} x {other_wide} "
             "pixels (height x width); take a crop of one size, or batches of one pair"
         )
-    return Pair(*(torch.stack(parts) for parts in zip(*every, strict=True)))
+    return FlowPair(*(torch.stack(parts) for parts in zip(*every, strict=True)))
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class PairFiles:
         """
         return _image(self.root / self.files[place].first)
 
-    def pair(self, place: int) -> Pair:
+    def pair(self, place: int) -> FlowPair:
         """Read one pair.
 
         Raises:
@@ -186,9 +186,9 @@ class PairFiles:
             if not valid.any():
                 raise DataError(f"{path} leaves no pixel of {paths[2]} valid: expected some black")
             flow = flow * valid
-        return Pair(first, second, flow, valid)
+        return FlowPair(first, second, flow, valid)
 
-    def batch(self, places: Tensor) -> Pair:
+    def batch(self, places: Tensor) -> FlowPair:
         """Read the pairs at some places, several at once.
 
         Raises:

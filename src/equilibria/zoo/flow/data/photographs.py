@@ -147,7 +147,7 @@ def _read_set(source: str, data_dir: str | os.PathLike[str] | None, download: bo
 
 
 def _find_kind(source: str) -> Any:
-    """The type of a data set: `FlowSet` or one with `_Images`; of a name that is not known, all.
+    """The type of a data set: `FlowSet` or one with `_PhotographFiles`; all, of an unknown name.
 
     Raises:
         ValueError: If the data set is of another type.
@@ -162,7 +162,7 @@ def _find_kind(source: str) -> Any:
 
 
 @runtime_checkable
-class _Images(Protocol):
+class _PhotographFiles(Protocol):
     """Images by their places."""
 
     def image(self, place: int, /) -> Tensor:
@@ -175,7 +175,7 @@ def _has_images(kind: type) -> bool:
         test = typing.get_type_hints(kind).get("test")
     except NameError:  # of a stranger's type, whose annotations only a type checker resolves
         return False
-    return isinstance(test, type) and issubclass(test, _Images)
+    return isinstance(test, type) and issubclass(test, _PhotographFiles)
 
 
 def _shrink(image: Tensor) -> Tensor:

@@ -60,8 +60,8 @@ class Encoder(nn.Module):
         self.activation = nn.ReLU()
         self.stages = nn.ModuleList(
             nn.Sequential(
-                ResidualBlock(before, width, stride=stride, kind=kind, norm=norm),
-                ResidualBlock(width, width, stride=1, kind=kind, norm=norm),
+                EncoderBlock(before, width, stride=stride, kind=kind, norm=norm),
+                EncoderBlock(width, width, stride=1, kind=kind, norm=norm),
             )
             for (before, width), stride in zip(
                 pairwise((widths[0], *widths)), (1, 2, 2), strict=True
@@ -94,7 +94,7 @@ class Encoder(nn.Module):
         return self.head(x)
 
 
-class ResidualBlock(nn.Module):
+class EncoderBlock(nn.Module):
     """relu(shortcut(x) + body(x)), each convolution of the body with norm and ReLU.
 
     Args:

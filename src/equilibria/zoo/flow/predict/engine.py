@@ -18,7 +18,7 @@ from equilibria.run.data.storage import DataError
 from equilibria.solve import Status
 from equilibria.zoo.flow.data import FlowField, write_flow
 from equilibria.zoo.flow.predict.frames import FramePair
-from equilibria.zoo.flow.predict.network import Estimate, FlowNetwork
+from equilibria.zoo.flow.predict.network import FlowEstimate, FlowNetwork
 from equilibria.zoo.io.colors import change_colors, color_png
 from equilibria.zoo.io.rows import Journal, JournalLayout
 
@@ -204,7 +204,7 @@ KITTI_MOST = 511.98
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class FlowOptions:
     """How frames are processed.
 
     Args:
@@ -226,7 +226,7 @@ def go_through(
     network: FlowNetwork,
     pairs: Iterable[FramePair],
     journal: Journal,
-    options: Options,
+    options: FlowOptions,
     *,
     folder: str = "flow",
     progress: Callable[[Mapping[str, Any]], object] = lambda row: None,
@@ -327,9 +327,9 @@ def _bytes(count: int) -> str:
 
 def row_of(
     pair: FramePair,
-    found: Estimate,
+    found: FlowEstimate,
     network: FlowNetwork,
-    options: Options,
+    options: FlowOptions,
     start: str = "zero",
     limit: int | None = None,
 ) -> dict[str, Any]:
@@ -385,7 +385,7 @@ def field_of(flow: Tensor, ending: str) -> tuple[FlowField, int]:
 
 
 def _write_pair(
-    folder: Path, pair: FramePair, found: Estimate, options: Options, inside: str
+    folder: Path, pair: FramePair, found: FlowEstimate, options: FlowOptions, inside: str
 ) -> dict[str, Any]:
     """Write the files of a pair; return what its row says of them."""
     try:
@@ -407,7 +407,7 @@ def _write_pair(
     return row
 
 
-def _compare(cold: Estimate, warm: Estimate) -> dict[str, Any]:
+def _compare(cold: FlowEstimate, warm: FlowEstimate) -> dict[str, Any]:
     """What the same pair takes from zero, and how far its flow is from the other."""
     distance = (cold.flow - warm.flow).double().square().sum(0).mean().sqrt()
     return {
@@ -417,7 +417,7 @@ def _compare(cold: Estimate, warm: Estimate) -> dict[str, Any]:
     }
 
 
-def _choose_state(found: Estimate, limit: int | None) -> tuple[Tensor, Tensor] | None:
+def _choose_state(found: FlowEstimate, limit: int | None) -> tuple[Tensor, Tensor] | None:
     """The state of an estimate where the next solve may begin there: of a solve that converged, or
     was stopped by a deadline. One that failed would be carried on from pair to pair."""
     stopped = limit is not None and found.status == Status.MAX_EVALS

@@ -55,7 +55,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class FlowEstimate:
     """The flow of a pair of images, and how it was found.
 
     Attributes:
@@ -137,7 +137,7 @@ class FlowNetwork:
         second: Tensor,
         start: tuple[Tensor, Tensor] | None = None,
         max_evals: int | None = None,
-    ) -> Estimate:
+    ) -> FlowEstimate:
         """Find the flow of a pair of images.
 
         Args:
@@ -176,7 +176,7 @@ class FlowNetwork:
             done = self._now()
             change = model.moves(state, x, operands)
         other = (ready - begin) + (done - solved)
-        return Estimate(
+        return FlowEstimate(
             flow[0].cpu(),
             change[0].cpu(),
             cast(tuple[Tensor, Tensor], state),

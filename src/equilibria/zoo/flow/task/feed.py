@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from equilibria.run.data.storage import DataError
 from equilibria.run.tasks.feed import Batch, Part
-from equilibria.zoo.flow.data import Pair, Pairs
+from equilibria.zoo.flow.data import FlowPair, Pairs
 from equilibria.zoo.io.ahead import AheadFeed
 
 # --- placing --------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ _SCALED = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
+class PairView:
     """How training pairs are seen.
 
     papers: RAFT's augmentation, Teed and Deng 2020, sec. 4 and appendix.
@@ -263,7 +263,7 @@ class View:
     sparse: bool = False
 
 
-def view_pair(pair: Pair, view: View, drawn: Tensor) -> Pair:
+def view_pair(pair: FlowPair, view: PairView, drawn: Tensor) -> FlowPair:
     """Return pairs as training sees them, images as float32 from 0 to 255.
 
     Args:
@@ -287,10 +287,10 @@ def view_pair(pair: Pair, view: View, drawn: Tensor) -> Pair:
         first, second = _recolor(first, second, view, color)
     if view.erase:
         second = _cover(second, view, cover)
-    return Pair(first, second, flow, valid)
+    return FlowPair(first, second, flow, valid)
 
 
-def _place(height: int, width: int, view: View, drawn: Tensor) -> Placing:
+def _place(height: int, width: int, view: PairView, drawn: Tensor) -> Placing:
     """Where what is shown lies in the images, by 9 numbers for each pair."""
     scaled, large_by, stretched, down_by, right_by, flip, flip_down, down, right = drawn.unbind(1)
     high, wide = view.crop or (height, width)
@@ -313,7 +313,7 @@ def _place(height: int, width: int, view: View, drawn: Tensor) -> Placing:
     )
 
 
-def _recolor(first: Tensor, second: Tensor, view: View, drawn: Tensor) -> tuple[Tensor, Tensor]:
+def _recolor(first: Tensor, second: Tensor, view: PairView, drawn: Tensor) -> tuple[Tensor, Tensor]:
     """The images in other colours, by 9 numbers for each pair."""
     low = torch.tensor([1 - view.color] * 3 + [-view.hue])
     high = torch.tensor([1 + view.color] * 3 + [view.hue])
@@ -322,7 +322,7 @@ def _recolor(first: Tensor, second: Tensor, view: View, drawn: Tensor) -> tuple[
     return recolor(first, second, one, torch.where(apart[:, None], other, one), apart)
 
 
-def _cover(images: Tensor, view: View, drawn: Tensor) -> Tensor:
+def _cover(images: Tensor, view: PairView, drawn: Tensor) -> Tensor:
     """The images without one or two rectangles, by 10 numbers for each."""
     covered, both = drawn[:, 0] < view.erase, drawn[:, 1] < 0.5
     small, large = view.erased
@@ -353,7 +353,7 @@ class FlowFeed(AheadFeed):
     stream = "flow"
 
     def __init__(
-        self, pairs: Pairs, batch_size: int, seed: int, *, view: Callable[[int], View]
+        self, pairs: Pairs, batch_size: int, seed: int, *, view: Callable[[int], PairView]
     ) -> None:
         super().__init__(len(pairs), batch_size, seed)
         self.pairs, self.view = pairs, view
@@ -362,7 +362,7 @@ class FlowFeed(AheadFeed):
     def make_batch(self, places: Tensor, step: int, part: Part) -> Batch:
         return batch_of(self._view(places, self.draw_numbers(step, part, DRAWS)))
 
-    def _view(self, places: Tensor, drawn: Tensor) -> Pair:
+    def _view(self, places: Tensor, drawn: Tensor) -> FlowPair:
         alike = len({(self.view(k), self.pairs.size(k)) for k in places.tolist()}) == 1
         parts = [
             view_pair(check_flow(self.pairs.batch(each), each), self.view(int(each[0])), numbers)
@@ -371,10 +371,10 @@ class FlowFeed(AheadFeed):
                 strict=True,
             )
         ]
-        return Pair(*(torch.cat(each) for each in zip(*parts, strict=True)))
+        return FlowPair(*(torch.cat(each) for each in zip(*parts, strict=True)))
 
 
-def check_flow(pair: Pair, places: Tensor) -> Pair:
+def check_flow(pair: FlowPair, places: Tensor) -> FlowPair:
     """Return a batch of pairs whose flow is a number wherever it is said to be known.
 
     Raises:
@@ -390,7 +390,7 @@ def check_flow(pair: Pair, places: Tensor) -> Pair:
     return pair
 
 
-def batch_of(pair: Pair) -> Batch:
+def batch_of(pair: FlowPair) -> Batch:
     """Return a batch: both images are its inputs, flow and valid pixels its targets."""
     first, second, flow, valid = pair
     return Batch((first, second), (flow, valid))

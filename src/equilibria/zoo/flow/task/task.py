@@ -21,11 +21,12 @@ from equilibria.run.data.storage import DataError
 from equilibria.run.models import Model, ModelConfig
 from equilibria.run.tasks.base import Task, TaskConfig, check_split
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
-from equilibria.zoo.flow.data import FlowSet, Pair, Pairs
+from equilibria.zoo.flow.data import FlowPair, FlowSet, Pairs
 from equilibria.zoo.flow.data.pairs import Size, stack_pairs
 from equilibria.zoo.flow.model.configs import FlowConfig
 from equilibria.zoo.flow.task import endpoints
-from equilibria.zoo.flow.task.feed import FlowFeed, View, batch_of, check_flow
+from equilibria.zoo.flow.task.feed import FlowFeed, PairView, batch_of, check_flow
+from equilibria.zoo.io.tasks import check_range, check_sizes, require_data, spread_places
 
 # --- mixture --------------------------------------------------------------------------------------
 
@@ -81,12 +82,12 @@ class Mixture(Pairs):
         return part.pairs.size(own)
 
     @override
-    def pair(self, place: int) -> Pair:
+    def pair(self, place: int) -> FlowPair:
         part, own = self._at(place)
         return part.pairs.pair(own)
 
     @override
-    def batch(self, places: Tensor) -> Pair:
+    def batch(self, places: Tensor) -> FlowPair:
         return stack_pairs(self.pair(place) for place in places.tolist())
 
     @override
@@ -185,18 +186,10 @@ class OpticalFlow(TaskConfig):
     gamma: float = 0.8
 
     def __post_init__(self) -> None:
-        for name in ("size", "crop"):
-            pair = getattr(self, name)
-            if pair is not None and (len(pair) != 2 or min(pair) < 1):
-                raise ValueError(f"{name} must be a height and a width, or null; got {list(pair)}")
+        check_sizes(size=self.size, crop=self.crop)
         check_fields(self, "[1, inf)", "samples", "test")
-        for name, what in (("scale", "factor"), ("erased", "side")):
-            pair = getattr(self, name)
-            if len(pair) != 2 or not 0 < pair[0] <= pair[1]:
-                raise ValueError(
-                    f"{name} must be the smallest and the largest {what}, both positive; got "
-                    f"{list(pair)}"
-                )
+        check_range("factor", scale=self.scale)
+        check_range("side", erased=self.erased)
         check_fields(self, "[1, inf)", "stretch")
         check_fields(self, "[0, 1]", "flip", "flip_down", "asymmetric", "erase", "color")
         check_fields(self, "[0, 0.5]", "hue")
@@ -215,8 +208,6 @@ class OpticalFlow(TaskConfig):
 
     @override
     def load(self, data_dir: Path | None = None) -> FlowTask:
-        if self.data is None:
-            raise ValueError("there are no pairs to train on: name a folder with --data FOLDER")
         return FlowTask(self, data_dir)
 
     @override
@@ -238,10 +229,10 @@ class OpticalFlow(TaskConfig):
         asked = {name: getattr(self, name) for name, sets in _ONLY.items() if found.data in sets}
         return replace(found, **asked)
 
-    def view(self, *, sparse: bool) -> View:
+    def view(self, *, sparse: bool) -> PairView:
         """Return how training pairs are seen, whose flow is sparse or not."""
-        shared = {field.name: getattr(self, field.name) for field in fields(View)}
-        return View(**{**shared, "sparse": sparse})
+        shared = {field.name: getattr(self, field.name) for field in fields(PairView)}
+        return PairView(**{**shared, "sparse": sparse})
 
     def is_sparse(self, data: str | None) -> bool:
         """Return whether training pairs of a data set have their flow at single pixels."""
@@ -284,7 +275,8 @@ class FlowTask(Task):
         self.pairs = {name: pairs for name, pairs in splits.items() if pairs is not None}
         for name, count in (("train", config.samples), ("test", config.test)):
             if count is not None and name in self.pairs:
-                self.pairs[name] = _spread(self.pairs[name], count, name)
+                pairs = self.pairs[name]
+                self.pairs[name] = pairs.select(spread_places(count, len(pairs), "pairs", name))
         self.checksum, self.source = found.checksum, found.title
         self.mixture = self._mix(data_dir) if config.mixed else None
         self.splits = tuple(self.pairs)
@@ -446,8 +438,7 @@ class FlowTask(Task):
 
 def _read(config: OpticalFlow, data_dir: Path | None, options: dict[str, Any]) -> FlowSet:
     """The data set that the recipe names."""
-    data = config.data
-    assert data is not None  # as `load` has checked
+    data = require_data(config.data, "there are no pairs", "name a folder with --data FOLDER")
     if config.render is not None:
         options = {"render": config.render}
     if data == GENERATED:
@@ -460,14 +451,3 @@ def _read(config: OpticalFlow, data_dir: Path | None, options: dict[str, Any]) -
 
 def _sizes_of(*several: Pairs) -> list[tuple[int, int]]:
     return sorted({pairs.size(k) for pairs in several for k in range(len(pairs))})
-
-
-def _spread(pairs: Pairs, count: int, split: str) -> Pairs:
-    """Some of the pairs, spread evenly over all.
-
-    Raises:
-        ValueError: there are not so many.
-    """
-    if count > len(pairs):
-        raise ValueError(f"{count} pairs are asked for, and the {split} split has {len(pairs)}")
-    return pairs if count == len(pairs) else pairs.select(torch.arange(count) * len(pairs) // count)

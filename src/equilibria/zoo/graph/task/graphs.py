@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from typing_extensions import override
@@ -14,6 +14,7 @@ from equilibria.run.data.storage import DataError, read_errors
 from equilibria.run.models import ClassifierConfig, ModelConfig
 from equilibria.run.tasks.base import SampleTask
 from equilibria.words import list_some, plural
+from equilibria.zoo.io.tasks import complete_config
 
 GRAPHS = "graphs.json"
 """The file of a run folder with the names of the classes and the number of features."""
@@ -94,15 +95,7 @@ class OnGraphs(SampleTask):
             raise ValueError(f"{type(config).__name__} describes no network for graphs")
         known = self.known
         facts = {"shape": (known.features,), "classes": len(known.labels), "level": known.level}
-        for name, value in facts.items():
-            given = getattr(config, name)
-            given = tuple(given) if isinstance(given, list) else given
-            if given is not None and given != value:
-                raise ValueError(
-                    f"model.{name} is {given}, and {known.source} has {value}: leave it out or set "
-                    "it to that"
-                )
-        return replace(config, **facts)
+        return complete_config(config, facts, known.source)
 
     @override
     def save(self, folder: Path) -> None:

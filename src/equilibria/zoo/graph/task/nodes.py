@@ -23,6 +23,7 @@ from equilibria.zoo.graph.data import Graph, NodeSet
 from equilibria.zoo.graph.data.graph import Joined
 from equilibria.zoo.graph.data.synthetic import FEATURES
 from equilibria.zoo.graph.task.graphs import Known, OnGraphs
+from equilibria.zoo.io.tasks import require_data
 
 
 def _micro_f1(sums: Sums) -> float:
@@ -70,12 +71,9 @@ class NodeClassification(TaskConfig):
 
     @override
     def load(self, data_dir: Path | None = None) -> NodeTask:
-        if self.data is None:
-            raise ValueError(
-                "there is no graph to learn from: name a file with --data FILE.npz, with the "
-                "arrays x, edge_index and y"
-            )
-        return NodeTask(load(self.data, data_dir, kind=NodeSet), self.normalize, self.split)
+        how = "name a file with --data FILE.npz, with the arrays x, edge_index and y"
+        data = require_data(self.data, "there is no graph", how)
+        return NodeTask(load(data, data_dir, kind=NodeSet), self.normalize, self.split)
 
     @override
     def load_other(self, run: Path, data_dir: Path | None = None) -> NodeTask:

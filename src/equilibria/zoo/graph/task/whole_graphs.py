@@ -15,6 +15,7 @@ from equilibria.zoo.graph.data import GraphSet
 from equilibria.zoo.graph.data.graph import Joined
 from equilibria.zoo.graph.task.graphs import Known, OnGraphs
 from equilibria.zoo.io import selection
+from equilibria.zoo.io.tasks import require_data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +58,6 @@ class GraphClassification(TaskConfig):
 
     @override
     def load(self, data_dir: Path | None = None) -> GraphTask:
-        if self.data is None:
-            raise ValueError(
-                "there are no graphs to learn from: name a folder or file with --data FOLDER or "
-                "--data FILE.npz"
-            )
         return GraphTask(self, self._read(data_dir))
 
     @override
@@ -74,9 +70,10 @@ class GraphClassification(TaskConfig):
         return GraphTask(self, self._read(data_dir), Known.read(run))
 
     def _read(self, data_dir: Path | None) -> GraphSet:
-        assert self.data is not None  # as `load` has checked
+        how = "name a folder or file with --data FOLDER or --data FILE.npz"
+        data = require_data(self.data, "there are no graphs", how)
         options = {} if self.attributes is None else {"attributes": self.attributes}
-        return load(self.data, data_dir, kind=GraphSet, **options)
+        return load(data, data_dir, kind=GraphSet, **options)
 
 
 class GraphTask(OnGraphs, LabeledTask):

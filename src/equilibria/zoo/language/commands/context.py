@@ -12,7 +12,7 @@ from equilibria.run.cli.parser import Parser, UserError
 from equilibria.run.recipe import Recipe
 
 
-class Memory(ConfigOptions):
+class MemoryOption(ConfigOptions):
     """The option --memory of `equilibria evaluate`."""
 
     @override

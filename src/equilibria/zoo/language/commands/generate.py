@@ -25,7 +25,7 @@ from equilibria.zoo.io.vocabulary import split_words
 from equilibria.zoo.language.commands.context import change_memory, has_memory
 from equilibria.zoo.language.data import Vocabulary
 from equilibria.zoo.language.model.base import SequenceModel
-from equilibria.zoo.language.model.generation import Step, generate
+from equilibria.zoo.language.model.generation import GeneratedToken, generate
 
 
 def main(argv: Sequence[str]) -> None:
@@ -186,7 +186,7 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def summary(steps: Sequence[Step], prompt: int, seconds: float) -> str:
+def summary(steps: Sequence[GeneratedToken], prompt: int, seconds: float) -> str:
     """Return what the tokens cost and how the solves ended."""
     first, *rest = steps
     each = f"{1000 * seconds / len(steps):.1f} ms per token"

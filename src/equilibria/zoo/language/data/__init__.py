@@ -14,10 +14,10 @@ from typing import Any
 
 from equilibria.zoo.io.vocabulary import Unit, Vocabulary
 from equilibria.zoo.language.data import corpus, user
-from equilibria.zoo.language.data.corpus import Corpus, Errors, Statistics, Tokens
+from equilibria.zoo.language.data.corpus import Corpus, Errors, TextStatistics, TokenArray
 from equilibria.zoo.language.data.trigram import Trigram
 
-__all__ = ["Corpus", "Statistics", "Tokens", "Trigram", "Vocabulary", "available", "load"]
+__all__ = ["Corpus", "TextStatistics", "TokenArray", "Trigram", "Vocabulary", "available", "load"]
 
 
 def available() -> list[str]:
@@ -93,7 +93,7 @@ def load(
     if name is not None:
         return registry.load(name, data_dir, download, kind=Corpus, unit=unit, **limits)
     assert file is not None
-    options = corpus.Options(unit=unit or "characters", **limits)
+    options = corpus.EncodingOptions(unit=unit or "characters", **limits)
     source = user.source(
         file,
         options.unit,

@@ -40,7 +40,7 @@ from equilibria.zoo.io.vocabulary import (
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenArray:
     """The tokens of a text in order, on disk until they are asked for.
 
     Attributes:
@@ -64,7 +64,7 @@ class Tokens:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Statistics:
+class TextStatistics:
     """Counts over one split.
 
     Attributes:
@@ -114,8 +114,8 @@ class Corpus:
     name: str
     unit: Unit
     vocabulary: Vocabulary
-    splits: dict[str, Tokens] = field(repr=False)
-    statistics: dict[str, Statistics] = field(repr=False)
+    splits: dict[str, TokenArray] = field(repr=False)
+    statistics: dict[str, TextStatistics] = field(repr=False)
     checksum: str
     source: str
     folder: Path
@@ -308,7 +308,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class EncodingOptions:
     """How a text is encoded.
 
     Attributes:
@@ -339,7 +339,7 @@ class Options:
             )
 
 
-def load(source: Source, options: Options, vocabulary: Vocabulary | None = None) -> Corpus:
+def load(source: Source, options: EncodingOptions, vocabulary: Vocabulary | None = None) -> Corpus:
     """The encoded text from the cache, where it is put first if it is not there or is damaged.
 
     Two passes over the text, one for the vocabulary and one to encode, keep a block of it and
@@ -382,9 +382,9 @@ def _read(folder: Path, source: Source) -> Corpus | None:
             if download.digest(folder / name) != checksum:
                 return None
         vocabulary = Vocabulary.load(folder / _VOCABULARY)
-        statistics = {split: Statistics(**each) for split, each in info["statistics"].items()}
+        statistics = {split: TextStatistics(**each) for split, each in info["statistics"].items()}
         splits = {
-            split: Tokens(np.memmap(folder / f"{split}.bin", dtype=info["dtype"], mode="r"))
+            split: TokenArray(np.memmap(folder / f"{split}.bin", dtype=info["dtype"], mode="r"))
             for split in statistics
         }
     except (OSError, DataError, ValueError, TypeError, KeyError, AttributeError):
@@ -402,7 +402,9 @@ def _read(folder: Path, source: Source) -> Corpus | None:
     )
 
 
-def _make(folder: Path, source: Source, options: Options, vocabulary: Vocabulary | None) -> None:
+def _make(
+    folder: Path, source: Source, options: EncodingOptions, vocabulary: Vocabulary | None
+) -> None:
     """Encode the text into a folder of another name, and rename it when it is complete."""
     files.clear(folder.parent, folder.name)  # of a process that was killed
     with files.whole_folder(folder) as part:
@@ -447,8 +449,8 @@ def smallest_type(size: int) -> np.dtype[Any]:
 
 
 def _encode(
-    piece: Piece, options: Options, vocabulary: Vocabulary, dtype: np.dtype[Any], path: Path
-) -> Statistics:
+    piece: Piece, options: EncodingOptions, vocabulary: Vocabulary, dtype: np.dtype[Any], path: Path
+) -> TextStatistics:
     """Write the tokens of one split, block by block, and count them."""
     count = Count()
     texts = read_texts(piece, options.errors, count)
@@ -460,7 +462,7 @@ def _encode(
             tokens += len(numbers)
             unknown += int((numbers == vocabulary.unknown).sum())
             seen[numbers] = True
-    return Statistics(
+    return TextStatistics(
         tokens=tokens,
         types=int(seen.sum()),
         unknown=unknown,
@@ -482,7 +484,9 @@ def _numbers(
         yield table[code_points(text)]
 
 
-def _check_length(source: Source, options: Options, statistics: dict[str, Statistics]) -> None:
+def _check_length(
+    source: Source, options: EncodingOptions, statistics: dict[str, TextStatistics]
+) -> None:
     total = sum(found.tokens for found in statistics.values())
     if min(found.tokens for found in statistics.values()) >= _FEWEST:
         return

@@ -8,7 +8,7 @@ from typing import Any
 from equilibria.zoo.io.remote import Entry, Files, Remote
 from equilibria.zoo.io.vocabulary import Unit, Vocabulary
 from equilibria.zoo.language.data import corpus
-from equilibria.zoo.language.data.corpus import SPLITS, Corpus, Options, Piece, Source
+from equilibria.zoo.language.data.corpus import SPLITS, Corpus, EncodingOptions, Piece, Source
 
 
 def read(
@@ -24,7 +24,7 @@ def read(
         files: One for each of `SPLITS`, or a zip archive with ``wiki.SPLIT.tokens`` in a folder.
         unit: ``"words"`` or ``"characters"``; None for words.
         vocabulary: Of another text, to encode with; None for its own.
-        options: The others of `Options`.
+        options: The others of `EncodingOptions`.
     """
 
     def pieces(_: Path) -> dict[str, Piece]:
@@ -41,7 +41,7 @@ def read(
         origin=f"{files.entry.title}, {remotes[0].address}",
         pieces=pieces,
     )
-    return corpus.load(source, Options(unit=unit or "words", **options), vocabulary)
+    return corpus.load(source, EncodingOptions(unit=unit or "words", **options), vocabulary)
 
 
 PTB = Entry(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from equilibria.zoo.language.data.corpus import Corpus, Tokens
+from equilibria.zoo.language.data.corpus import Corpus, TokenArray
 
 _ORDER = 3
 _BLOCK = 1 << 20
@@ -96,7 +96,7 @@ class Trigram:
         return cls.of(corpus.splits["train"], corpus.splits["valid"], corpus.vocabulary.size)
 
     @classmethod
-    def of(cls, train: Tokens, valid: Tokens, size: int) -> Trigram:
+    def of(cls, train: TokenArray, valid: TokenArray, size: int) -> Trigram:
         """Count one text and fit the weights to another.
 
         Args:
@@ -123,12 +123,12 @@ class Trigram:
         shares, buckets = (np.stack(parts) for parts in zip(*found, strict=True))
         return cls(size, _fit_weights(shares, buckets, size), levels)
 
-    def log_probs(self, tokens: Tokens) -> np.ndarray:
+    def log_probs(self, tokens: TokenArray) -> np.ndarray:
         """ln p of each token of a text but the first, given those before it, (count - 1,)."""
         parts = [self._log_probs(*block) for block in _positions(tokens.array, self.size, _BLOCK)]
         return np.concatenate(parts) if parts else np.empty(0)
 
-    def bits(self, tokens: Tokens) -> float:
+    def bits(self, tokens: TokenArray) -> float:
         """Mean of -log2 p over the tokens of a text but the first: bits per token.
 
         Raises:
@@ -140,7 +140,7 @@ class Trigram:
         total = math.fsum(self._log_probs(*block).sum() for block in blocks)
         return -total / (len(tokens) - 1) / math.log(2)
 
-    def perplexity(self, tokens: Tokens) -> float:
+    def perplexity(self, tokens: TokenArray) -> float:
         """2 to the power of `bits`."""
         return 2 ** self.bits(tokens)
 

@@ -20,7 +20,7 @@ class NotANumber(ValueError):
     """The model does not give probabilities: its weights or its states are not finite."""
 
 
-class Step(NamedTuple):
+class GeneratedToken(NamedTuple):
     """One token, and what the model did for it."""
 
     token: int
@@ -44,7 +44,7 @@ def generate(
     seed: int = 0,
     excluded: Sequence[int] = (),
     warm: bool = True,
-) -> Iterator[Step]:
+) -> Iterator[GeneratedToken]:
     """Write on from a prompt, one token at a time.
 
     The prompt is read in segments and each new token is a segment of its own; what came before is
@@ -67,7 +67,7 @@ def generate(
         warm: start a solve at an earlier equilibrium; else where the layer starts.
 
     Yields:
-        A `Step` for each token, as soon as it is chosen.
+        A `GeneratedToken` for each token, as soon as it is chosen.
 
     Raises:
         ValueError: at once, before the first token: the prompt is empty or has a token that is not
@@ -130,7 +130,7 @@ def _steps(
     seed: int,
     warm: bool,
     options: dict[str, Any],
-) -> Iterator[Step]:
+) -> Iterator[GeneratedToken]:
     model.eval()
     generator = torch.Generator().manual_seed(seed)
     carry: Any = None
@@ -155,7 +155,7 @@ def _steps(
                 "cannot write token by token: build it with an eval_memory of 1 or more"
             )
         token = choose(log_probs, generator, **options)
-        yield Step(
+        yield GeneratedToken(
             token,
             float(log_probs[token]),
             tuple(int(solution.stats.evals[0]) for solution in solutions),

@@ -89,7 +89,7 @@ class KernelLayer(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentConfig(SequenceConfig, ExplicitConfig):
+class RecurrentLanguageConfig(SequenceConfig, ExplicitConfig):
     """The architecture of a recurrent language model.
 
     Args:
@@ -130,8 +130,8 @@ class RecurrentConfig(SequenceConfig, ExplicitConfig):
             )
 
     @override
-    def network(self) -> "Recurrent":
-        return Recurrent(self)
+    def network(self) -> "RecurrentLanguageModel":
+        return RecurrentLanguageModel(self)
 
     @abc.abstractmethod
     def layer(self, width: int) -> nn.Module:
@@ -139,8 +139,8 @@ class RecurrentConfig(SequenceConfig, ExplicitConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LSTMConfig(RecurrentConfig):
-    __doc__ = RecurrentConfig.__doc__
+class LSTMConfig(RecurrentLanguageConfig):
+    __doc__ = RecurrentLanguageConfig.__doc__
 
     @override
     def layer(self, width: int) -> nn.Module:
@@ -148,8 +148,8 @@ class LSTMConfig(RecurrentConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GRUConfig(RecurrentConfig):
-    __doc__ = RecurrentConfig.__doc__
+class GRUConfig(RecurrentLanguageConfig):
+    __doc__ = RecurrentLanguageConfig.__doc__
 
     @override
     def layer(self, width: int) -> nn.Module:
@@ -172,7 +172,7 @@ def _choose_cell() -> CellOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellLanguageConfig(RecurrentConfig):
+class CellLanguageConfig(RecurrentLanguageConfig):
     """The architecture of a recurrent language model of any cell.
 
     Args:
@@ -224,7 +224,7 @@ class CellLanguageConfig(RecurrentConfig):
         return CellLayer(width, self.hidden, self.cell)
 
 
-class Recurrent(SequenceModel):
+class RecurrentLanguageModel(SequenceModel):
     """Embedding, recurrent layers with variational dropout between them, softmax.
 
     Tied to embeddings of another width than the state's, the softmax reads the state through one
@@ -235,7 +235,7 @@ class Recurrent(SequenceModel):
     weights).
     """
 
-    def __init__(self, config: RecurrentConfig) -> None:
+    def __init__(self, config: RecurrentLanguageConfig) -> None:
         super().__init__(config, config.width, config.hidden)
         widths = (config.width, *[config.hidden] * (config.layers - 1))
         self.layers = nn.ModuleList(config.layer(width) for width in widths)

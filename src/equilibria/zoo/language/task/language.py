@@ -17,7 +17,7 @@ from equilibria.run.models import Model, ModelConfig
 from equilibria.run.tasks.base import Task, TaskConfig, check_split
 from equilibria.run.tasks.feed import WHOLE, Batch, Part, Streams, segment
 from equilibria.words import nearest
-from equilibria.zoo.io.sequences import Predicts, with_vocabulary
+from equilibria.zoo.io.tasks import Predicts, complete_vocabulary
 
 if TYPE_CHECKING:
     from equilibria.zoo.language.data import Corpus
@@ -193,7 +193,7 @@ class LanguageTask(Task):
 
     @override
     def complete(self, config: ModelConfig) -> ModelConfig:
-        return with_vocabulary(config, self.corpus.vocabulary.size, f"'{self.corpus.name}'")
+        return complete_vocabulary(config, self.corpus.vocabulary.size, f"'{self.corpus.name}'")
 
     @override
     def feed(self, batch_size: int, seed: int) -> Streams:

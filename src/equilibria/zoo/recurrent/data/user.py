@@ -35,7 +35,7 @@ _ARRAYS = ("x", "y", "lengths", "groups")
 
 
 @dataclass
-class _Part:
+class _SequencePart:
     """Sequences ``(time, channels)``, the label of each, and its group where these are known."""
 
     sequences: list[np.ndarray]
@@ -152,7 +152,7 @@ def _check_used(
 
 
 def _sequences(
-    part: _Part, labels: Sequence[str], groups: Sequence[str], dtype: torch.dtype
+    part: _SequencePart, labels: Sequence[str], groups: Sequence[str], dtype: torch.dtype
 ) -> Sequences:
     inputs, lengths = pad_sequences([torch.from_numpy(each).to(dtype) for each in part.sequences])
     targets = _numbers(part.labels, labels)
@@ -173,7 +173,7 @@ def _sort_names(names: Sequence[str]) -> list[str]:
     return sorted(found, key=lambda name: (float(name), name)) if numbers else sorted(found)
 
 
-def _check_labels(parts: dict[str, _Part], labels: list[str], root: Path) -> None:
+def _check_labels(parts: dict[str, _SequencePart], labels: list[str], root: Path) -> None:
     if len(labels) == 1:
         raise DataError(f"{root} has a single class, {labels[0]}: there is nothing to classify")
     for name, part in parts.items():
@@ -235,9 +235,11 @@ def _table(root: Path) -> dict[Path, _Place]:
     return listed
 
 
-def _read(files: dict[Path, _Place], how: Reading) -> tuple[dict[str, _Part], tuple[str, ...]]:
+def _read(
+    files: dict[Path, _Place], how: Reading
+) -> tuple[dict[str, _SequencePart], tuple[str, ...]]:
     """The parts of a set, whose files have the same channels, and what these are called."""
-    parts: dict[str, _Part] = {}
+    parts: dict[str, _SequencePart] = {}
     names: dict[tuple[str, ...], Path] = {}
     longest = width = 0
     for path, place in track(files.items(), len(files), "Reading sequences"):
@@ -261,7 +263,9 @@ def _read(files: dict[Path, _Place], how: Reading) -> tuple[dict[str, _Part], tu
             8 * len(files) * longest * width,
             f"{len(files)} sequences padded to the {longest} steps of the longest have",
         )
-        part = parts.setdefault(place.part, _Part([], [], None if place.group is None else []))
+        part = parts.setdefault(
+            place.part, _SequencePart([], [], None if place.group is None else [])
+        )
         part.sequences.append(each)
         part.labels.append(place.label)
         if part.groups is not None and place.group is not None:
@@ -276,13 +280,13 @@ def _number_channels(count: int) -> tuple[str, ...]:
 # --- arrays --------------------------------------------------------------------------------------
 
 
-def _from_arrays(root: Path, missing: Missing) -> tuple[dict[str, _Part], tuple[str, ...]]:
+def _from_arrays(root: Path, missing: Missing) -> tuple[dict[str, _SequencePart], tuple[str, ...]]:
     names = [name for name in (TRAIN, TEST, *VALID) if (root / f"{name}.npz").exists()]
     if names[0] != TRAIN:
         raise DataError(f"{root} has {names[0]}.npz and no train.npz: {EXPECTED}")
     if sum(name in VALID for name in names) > 1:
         raise DataError(f"{root} has both {names[-2]}.npz and {names[-1]}.npz: keep only one")
-    parts: dict[str, _Part] = {}
+    parts: dict[str, _SequencePart] = {}
     channels = 0
     for name in names:
         path = root / f"{name}.npz"
@@ -297,7 +301,7 @@ def _from_arrays(root: Path, missing: Missing) -> tuple[dict[str, _Part], tuple[
     return parts, _number_channels(channels)
 
 
-def _arrays(path: Path, missing: Missing) -> _Part:
+def _arrays(path: Path, missing: Missing) -> _SequencePart:
     found = arrays.read(path)
     if not {"x", "y"} <= set(found) <= set(_ARRAYS):
         raise DataError(
@@ -330,7 +334,7 @@ def _arrays(path: Path, missing: Missing) -> _Part:
         after = np.arange(x.shape[1]) >= lengths[:, None]
         x = np.where(after[:, :, None], np.zeros((), x.dtype), x)
     x = arrays.real(x, f"x in {path}")
-    return _Part(
+    return _SequencePart(
         [
             tables.fill(
                 each[:length],

@@ -58,7 +58,7 @@ class Transition(nn.Module, abc.ABC):
         return self.phi(torch.addmm(u, s, matrices[0]))
 
 
-class Dense(Transition):
+class DenseTransition(Transition):
     """f(s; u) = phi(U s + u).
 
     papers: Kag et al. 2019, sec. 2.
@@ -152,7 +152,7 @@ def transition(
         return LowRank(hidden, activation, rank, bound)
     if depth > 1:
         return Deep(hidden, activation, depth, bound)
-    return Dense(hidden, activation, bound)
+    return DenseTransition(hidden, activation, bound)
 
 
 # --- equilibrated ---------------------------------------------------------------------------------

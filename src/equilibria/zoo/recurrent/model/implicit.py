@@ -21,7 +21,7 @@ from equilibria.zoo.recurrent.model.ernn import (
 )
 
 
-class Field(nn.Module):
+class ScaledTransition(nn.Module):
     """f(z; u) / gamma, of which an equilibrated cell finds the fixed point."""
 
     def __init__(self, f: Transition, gamma: float) -> None:
@@ -59,13 +59,13 @@ class ImplicitERNNCell(Equilibrated):
     ) -> None:
         super().__init__(width, hidden, bias=bias)
         self.tau = options.transition
-        field = Field(options.function(hidden), options.gamma)
+        field = ScaledTransition(options.function(hidden), options.gamma)
         self.deq = DEQ(field, **layer)
 
     @override
     def function(self) -> Transition:
         field = self.deq.cell
-        assert isinstance(field, Field)
+        assert isinstance(field, ScaledTransition)
         return field.f
 
     def solve(self, u: Tensor, weights: tuple[Tensor, ...]) -> Solution:
@@ -124,7 +124,7 @@ def accumulate(z: Tensor, before: Tensor, tau: int) -> Tensor:
     return signs * ((signs * z).cumsum(0) + before)
 
 
-class Backward(nn.Module):
+class BackwardEulerStep(nn.Module):
     """h_(k-1) + eta phi(U h + u), of which an implicit Euler step is the fixed point."""
 
     def __init__(self, f: Transition, step_size: float) -> None:
@@ -154,7 +154,7 @@ class ImplicitEulerCell(Cell):
     ) -> None:
         super().__init__(width, hidden, bias=bias)
         self.steps = options.steps
-        step = Backward(transition(hidden, options.activation), options.step_size)
+        step = BackwardEulerStep(transition(hidden, options.activation), options.step_size)
         solved = options.steps is None
         self.deq = DEQ(step, init=_before, **layer) if solved else None
         self.iterated = None if solved else step
@@ -162,7 +162,7 @@ class ImplicitEulerCell(Cell):
     @override
     def weights(self) -> tuple[Tensor, ...]:
         step = self.deq.cell if self.deq is not None else self.iterated
-        assert isinstance(step, Backward)
+        assert isinstance(step, BackwardEulerStep)
         return step.f.matrices()
 
     @override

@@ -23,7 +23,8 @@ from equilibria.run.tasks.base import LabeledTask, TaskConfig
 from equilibria.run.tasks.feed import Batch
 from equilibria.zoo.io import arrays, selection
 from equilibria.zoo.io.delimited import Separator
-from equilibria.zoo.io.sequences import SequenceSamples, complete_classifier
+from equilibria.zoo.io.sequences import SequenceSamples
+from equilibria.zoo.io.tasks import complete_classifier, require_data
 from equilibria.zoo.recurrent.data import Sequences, SequenceSet
 from equilibria.zoo.recurrent.data.tables import Missing
 
@@ -207,11 +208,6 @@ class SequenceClassification(TaskConfig):
 
     @override
     def load(self, data_dir: Path | None = None) -> SequenceTask:
-        if self.data is None:
-            raise ValueError(
-                "there are no sequences to learn from: name a folder with --data FOLDER, with one "
-                "subfolder of CSV, NPZ or WAV files per class"
-            )
         return SequenceTask(self, self._load_set(data_dir))
 
     @override
@@ -226,20 +222,25 @@ class SequenceClassification(TaskConfig):
 
     def _load_set(self, data_dir: Path | None, other: bool = False) -> SequenceSet:
         """The data; `other` than those that the keys in `READING` were given for."""
-        assert self.data is not None  # nobody names data to evaluate on without a name
+        data = require_data(
+            self.data,
+            "there are no sequences",
+            "name a folder with --data FOLDER, with one subfolder of CSV, NPZ or WAV files per "
+            "class",
+        )
         usual = {field.name: field.default for field in dataclasses.fields(self)}
         given = {name: getattr(self, name) for name in READING}
         given = {name: value for name, value in given.items() if value != usual[name]}
-        named = self.data in available(SequenceSet)
+        named = data in available(SequenceSet)
         if named and given and not other:
             raise ValueError(
-                f"{', '.join(given)} is for a folder of your own, and '{self.data}' is a data "
+                f"{', '.join(given)} is for a folder of your own, and '{data}' is a data "
                 "set with a name: leave it out"
             )
         if other:
             given = {k: v for k, v in given.items() if k != "separator"} | {"whole": True}
             given = {} if named else given
-        return load(self.data, data_dir, kind=SequenceSet, **given)
+        return load(data, data_dir, kind=SequenceSet, **given)
 
 
 class SequenceTask(LabeledTask):

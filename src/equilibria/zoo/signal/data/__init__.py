@@ -9,7 +9,7 @@ shape = eq.data.signal.read("torus.obj")
 points, inside = shape.near_surface(50_000, seed=0)
 """
 
-from equilibria.zoo.signal.data.field import Field, Points
+from equilibria.zoo.signal.data.field import Points, SignalField
 from equilibria.zoo.signal.data.files import (
     field_of,
     kind_of,
@@ -36,7 +36,6 @@ from equilibria.zoo.signal.data.signal import Quarters, Signal, iou, psnr
 
 __all__ = [
     "SOLIDS",
-    "Field",
     "Mesh",
     "Occupancy",
     "Points",
@@ -44,6 +43,7 @@ __all__ = [
     "Shape",
     "ShapeField",
     "Signal",
+    "SignalField",
     "SignalSet",
     "field_of",
     "iou",

@@ -86,7 +86,7 @@ Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Field:
+class SignalField:
     """A sound, an image or a film without its values: all that decoding has to know.
 
     The coordinate of sample i of n is -1 + 2 i / (n - 1): the first and the last sample of each

@@ -19,7 +19,7 @@ from equilibria.zoo.io.colors import color_png
 from equilibria.zoo.io.decode import resize
 from equilibria.zoo.io.naming import natural_key
 from equilibria.zoo.signal.data import mesh
-from equilibria.zoo.signal.data.field import Field
+from equilibria.zoo.signal.data.field import SignalField
 from equilibria.zoo.signal.data.shape import Shape, ShapeField, read_shape
 from equilibria.zoo.signal.data.signal import Signal
 
@@ -151,7 +151,7 @@ def read_sound(
 def write_sound(
     path: str | os.PathLike[str],
     values: Tensor,
-    field: Field,
+    field: SignalField,
     rate: float | None = None,
     bits: Literal[16, 24] = 16,
 ) -> None:
@@ -365,8 +365,8 @@ def read(path: str | os.PathLike[str]) -> Signal | Shape:
     return readers[kind_of(path)](path)
 
 
-def field_of(content: Mapping[str, Any]) -> Field | ShapeField:
-    """Return what `Field.as_dict` or `ShapeField.as_dict` gave.
+def field_of(content: Mapping[str, Any]) -> SignalField | ShapeField:
+    """Return what `SignalField.as_dict` or `ShapeField.as_dict` gave.
 
     Raises:
         ValueError: If it is anything else.
@@ -375,6 +375,6 @@ def field_of(content: Mapping[str, Any]) -> Field | ShapeField:
         if content["kind"] == "shape":
             given = {name: each for name, each in content.items() if name != "kind"}
             return ShapeField(**{**given, "centre": tuple(map(float, content["centre"]))})
-        return Field(**{**content, "shape": tuple(content["shape"])})
+        return SignalField(**{**content, "shape": tuple(content["shape"])})
     except (TypeError, KeyError) as error:
         raise ValueError(f"no description of a signal ({error})") from None

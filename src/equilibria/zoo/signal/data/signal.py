@@ -14,7 +14,7 @@ from torch import Tensor
 from equilibria.run.data.storage import DataError
 from equilibria.words import plural
 from equilibria.zoo.io.decode import resize
-from equilibria.zoo.signal.data.field import AXES, Field, Points
+from equilibria.zoo.signal.data.field import AXES, Points, SignalField
 
 # --- measure --------------------------------------------------------------------------------------
 
@@ -114,12 +114,12 @@ class Signal:
 
     Attributes:
         name: What tables and messages call it.
-        field: What the grid means; see `Field`.
+        field: What the grid means; see `SignalField`.
         values: float32 in [-1, 1], ``(*field.shape, channels)``.
     """
 
     name: str
-    field: Field
+    field: SignalField
     values: Tensor = dataclasses.field(repr=False)
 
     @classmethod
@@ -176,7 +176,7 @@ class Signal:
             raise DataError(
                 f"{name} has values from {least:g} to {most:g}, not {low:g} to {high:g}"
             )
-        described = Field(
+        described = SignalField(
             kind=kind,
             shape=tuple(values.shape[:-1]),
             channels=values.shape[-1],

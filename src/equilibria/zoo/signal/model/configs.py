@@ -14,7 +14,6 @@ from equilibria.checks import check_fields
 from equilibria.run.models.base import ExplicitConfig, Model, ModelConfig
 from equilibria.zoo.signal.model.network import (
     SIREN,
-    Cell,
     ExplicitRepresentation,
     FilterKind,
     FourierFilter,
@@ -23,6 +22,7 @@ from equilibria.zoo.signal.model.network import (
     MultiplicativeCell,
     Phases,
     Representation,
+    RepresentationCell,
     SineCell,
 )
 
@@ -74,7 +74,7 @@ class LayeredConfig(RepresentationConfig):
     scale: float | None = 256.0
     bound: float | None = 0.97
 
-    cell_class: ClassVar[type[Cell]]
+    cell_class: ClassVar[type[RepresentationCell]]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,7 +89,7 @@ class LayeredConfig(RepresentationConfig):
     def injection(self) -> Injection:
         """Return what computes the operands of the cell."""
 
-    def cell(self) -> Cell:
+    def cell(self) -> RepresentationCell:
         """Return f."""
         return self.cell_class(self.width, self.layers, self.bound)
 

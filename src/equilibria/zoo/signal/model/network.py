@@ -144,11 +144,11 @@ class Injection(nn.Module):
 
     @override
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return the operands of a `Cell` at coordinates (batch, inputs)."""
+        """Return the operands of a `RepresentationCell` at coordinates (batch, inputs)."""
         return (self.first(x), *(layer(x) for layer in self.layers))
 
 
-class Cell(nn.Module, abc.ABC):
+class RepresentationCell(nn.Module, abc.ABC):
     """f(z; x) of `layers` layers, each with a square weight, on states (batch, width).
 
     Args:
@@ -187,7 +187,7 @@ class Cell(nn.Module, abc.ABC):
         """Return a layer's output for h = W z + b, (batch, width)."""
 
 
-class MultiplicativeCell(Cell):
+class MultiplicativeCell(RepresentationCell):
     """f(z; x) = (W (z + g(x)) + b) o g'(x), with filters g; affine in z.
 
     With L layers h <- (W_i h + b_i) o g_i(x), from h = z + g_0(x).
@@ -200,7 +200,7 @@ class MultiplicativeCell(Cell):
         return h * operand
 
 
-class SineCell(Cell):
+class SineCell(RepresentationCell):
     """f(z; x) = sin(W (z + sin(V x + c)) + b + U x + phi).
 
     With L layers h <- sin(W_i h + b_i + U_i x + phi_i), from h = z + sin(V x + c). The two

@@ -14,7 +14,7 @@ from torch import Tensor
 from equilibria.nn import using
 from equilibria.run.models import EquilibriumModel, Model
 from equilibria.solve import GMRES, Implicit, Solver, SolveWarning, Status
-from equilibria.zoo.signal.data import Field, Points, Shape, ShapeField, Signal
+from equilibria.zoo.signal.data import Points, Shape, ShapeField, Signal, SignalField
 from equilibria.zoo.signal.data.shape import NOISE
 from equilibria.zoo.signal.model import gradient, hessian
 from equilibria.zoo.signal.predict import file
@@ -66,7 +66,7 @@ class Decoder:
     """
 
     model: Model
-    field: Field | ShapeField
+    field: SignalField | ShapeField
     solver: Solver | None
     about: Mapping[str, Any]
 

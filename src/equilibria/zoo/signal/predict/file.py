@@ -36,7 +36,7 @@ from equilibria.run.data.storage import replace_file
 from equilibria.run.models import Model, ModelConfig
 from equilibria.run.weights import digest, read_weights_like
 from equilibria.solve import JacobianFree, Solver
-from equilibria.zoo.signal.data import Field, ShapeField, field_of
+from equilibria.zoo.signal.data import ShapeField, SignalField, field_of
 from equilibria.zoo.signal.model.configs import RepresentationConfig
 
 FORMAT = 1
@@ -113,7 +113,7 @@ def write(
     return whole
 
 
-def read(path: Path) -> tuple[Model, Field | ShapeField, Solver | None, dict[str, Any]]:
+def read(path: Path) -> tuple[Model, SignalField | ShapeField, Solver | None, dict[str, Any]]:
     """Read the network of a file, in eval mode; its field, its solver, and all that the file says.
 
     Nothing in it is unpickled or run.
@@ -171,7 +171,7 @@ def _about(path: Path) -> tuple[dict[str, Any], int]:
     return cast(dict[str, Any], about), tensors
 
 
-def _check(network: Network, field: Field | ShapeField, tensors: int) -> None:
+def _check(network: Network, field: SignalField | ShapeField, tensors: int) -> None:
     """Raise ValueError unless network and field fit, before anything large is made."""
     architecture = network.model
     if not isinstance(architecture, RepresentationConfig):

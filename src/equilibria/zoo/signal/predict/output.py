@@ -14,8 +14,8 @@ from equilibria.run.data.storage import replace_file, require
 from equilibria.zoo.io import video
 from equilibria.zoo.io.colors import color_png, flow_colors
 from equilibria.zoo.signal.data import (
-    Field,
     ShapeField,
+    SignalField,
     surface,
     write_film,
     write_image,
@@ -38,7 +38,7 @@ PERCENT = 99.0
 """Of the sizes in a picture of a derivative, the percentile that is its scale."""
 
 
-def check(path: Path, field: Field | ShapeField) -> None:
+def check(path: Path, field: SignalField | ShapeField) -> None:
     """Refuse a file that could not be written, before anything is decoded.
 
     Raises:
@@ -59,7 +59,9 @@ def check(path: Path, field: Field | ShapeField) -> None:
         video.check_written(path)
 
 
-def write(path: Path, values: Tensor, field: Field | ShapeField, rate: float | None = None) -> None:
+def write(
+    path: Path, values: Tensor, field: SignalField | ShapeField, rate: float | None = None
+) -> None:
     """Write a decoded signal, whole or not at all; see `ENDINGS`.
 
     Args:
@@ -84,7 +86,7 @@ def write(path: Path, values: Tensor, field: Field | ShapeField, rate: float | N
         write_film(path, values, rate or field.rate)
 
 
-def per_pixel(derivative: Tensor, field: Field, order: int) -> Tensor:
+def per_pixel(derivative: Tensor, field: SignalField, order: int) -> Tensor:
     """A derivative of an image's grey value in levels of the file for each of its pixels.
 
     Of a coloured image the grey value is .299 R + .587 G + .114 B.

@@ -18,7 +18,8 @@ from equilibria.run.data import storage
 from equilibria.run.data.storage import DataError, read_errors, replace_file
 from equilibria.run.models import ModelConfig
 from equilibria.run.tasks.base import Task
-from equilibria.zoo.signal.data import Field, ShapeField, field_of
+from equilibria.zoo.io.tasks import complete_config
+from equilibria.zoo.signal.data import ShapeField, SignalField, field_of
 from equilibria.zoo.signal.data.signal import decibels
 from equilibria.zoo.signal.model.configs import LayeredConfig, RepresentationConfig, SineConfig
 
@@ -33,7 +34,7 @@ SOLID = 32.0
 
 
 def suggest_scale(
-    field: Field | ShapeField, *, sines: bool = False, held_out: bool = False
+    field: SignalField | ShapeField, *, sines: bool = False, held_out: bool = False
 ) -> float:
     """Return the scale of frequencies that suits a signal where a recipe leaves it open.
 
@@ -73,7 +74,7 @@ class Described:
     """
 
     name: str
-    field: Field | ShapeField
+    field: SignalField | ShapeField
 
     def save(self, folder: Path) -> None:
         """Write signal.json into a run folder."""
@@ -124,13 +125,7 @@ class SignalTask(Task):
             )
         field = self.signal.field
         facts: dict[str, Any] = {"inputs": field.inputs, "outputs": field.outputs}
-        for key, value in facts.items():
-            given = getattr(config, key)
-            if given is not None and given != value:
-                raise ValueError(
-                    f"model.{key} is {given}, and {self.signal.name} has {value}: set it to that, "
-                    "or to null"
-                )
+        config = complete_config(config, facts, self.signal.name)
         if isinstance(config, LayeredConfig) and config.scale is None:
             sines = isinstance(config, SineConfig)
             facts["scale"] = suggest_scale(field, sines=sines, held_out=self.held_out)

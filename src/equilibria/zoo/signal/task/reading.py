@@ -12,6 +12,7 @@ from typing_extensions import override
 from equilibria.checks import check_fields
 from equilibria.run.data import DataError, available, load
 from equilibria.run.tasks.base import TaskConfig
+from equilibria.zoo.io.tasks import check_channels
 from equilibria.zoo.signal import data as signals
 from equilibria.zoo.signal.data import SOLIDS, Shape, Signal, SignalSet
 from equilibria.zoo.signal.data.sets import GRAY
@@ -81,8 +82,7 @@ class SignalRepresentation(TaskConfig):
         check_fields(self, "[0, inf)", "data_seed", "start", "noise")
         check_fields(self, "(0, inf)", "seconds")
         check_fields(self, "[0, 1]", "near")
-        if self.channels not in (None, 1, 3):
-            raise ValueError(f"channels must be 1, 3 or null; got {self.channels}")
+        check_channels(self.channels)
         for name, known in (("split", ("whole", "quarter")), ("fit", ("values", "gradient"))):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be {' or '.join(known)}; got {getattr(self, name)}")

@@ -14,7 +14,7 @@ from equilibria.metric import ACCURACY
 from equilibria.run.data.dataset import digest
 from equilibria.run.models import Model, ModelConfig
 from equilibria.run.tasks.base import SampleTask, TaskConfig, right
-from equilibria.zoo.io.sequences import Predicts, with_vocabulary
+from equilibria.zoo.io.tasks import Predicts, complete_vocabulary
 from equilibria.zoo.synthetic.data import drawn
 
 
@@ -61,7 +61,7 @@ class CopyTask(SampleTask):
 
     @override
     def complete(self, config: ModelConfig) -> ModelConfig:
-        return with_vocabulary(config, drawn.VOCABULARY, "copy memory")
+        return complete_vocabulary(config, drawn.VOCABULARY, "copy memory")
 
     @override
     def loss(self, model: Model, output: Tensor, targets: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ from equilibria.checks import check_fields
 from equilibria.run.models import Model, ModelConfig
 from equilibria.run.tasks.base import LabeledTask, SampleTask, TaskConfig
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
-from equilibria.zoo.io.sequences import Sequences, complete_classifier, digest
+from equilibria.zoo.io.sequences import Sequences, digest
+from equilibria.zoo.io.tasks import complete_classifier
 from equilibria.zoo.synthetic.data import drawn as synthetic
 
 # Seeds of the steps' batches begin here, far from those of the test sequences.

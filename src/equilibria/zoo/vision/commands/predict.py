@@ -37,7 +37,7 @@ from equilibria.zoo.io.rows import Journal, journal
 from equilibria.zoo.vision.commands.views import Views
 from equilibria.zoo.vision.model.config import VisionConfig
 from equilibria.zoo.vision.predict import Large, PredictOptions, predict
-from equilibria.zoo.vision.task.seen import IMAGES, Seen
+from equilibria.zoo.vision.task.seen import IMAGES, ImageFormat
 
 LESS_MEMORY = "lower --batch-size, or have large images seen through a smaller --window"
 """What to do where the memory does not suffice."""
@@ -113,7 +113,7 @@ def main(argv: Sequence[str]) -> int:
             f"{recipe.model.title}: name a run on images"
         )
     views = VIEWS.changes_of(arguments, recipe)
-    seen = Seen.read(folder.path / IMAGES)
+    seen = ImageFormat.read(folder.path / IMAGES)
     masks = seen.kind == "segmentation" and "masks" in getattr(recipe.model, "heads", ("masks",))
     _check(arguments, recipe, views, masks)
     out = arguments.out or folder.path / "predictions"

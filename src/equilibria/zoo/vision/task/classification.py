@@ -21,6 +21,7 @@ from equilibria.run.tasks.normalization import READ, Normalized, PixelStatistics
 from equilibria.zoo.io import headers, selection
 from equilibria.zoo.io.decode import resize
 from equilibria.zoo.io.image_files import MEMORY
+from equilibria.zoo.io.tasks import check_channels, complete_config, require_data
 from equilibria.zoo.vision.data.images import ImageFiles, ImageFolder
 from equilibria.zoo.vision.data.shards import dataset as shards
 from equilibria.zoo.vision.data.shards.dataset import ImageShards
@@ -28,7 +29,13 @@ from equilibria.zoo.vision.data.shards.images import ShardImages
 from equilibria.zoo.vision.model.config import VisionConfig
 from equilibria.zoo.vision.task.batches import ImageFeed, crop_images, flip_images, shift_images
 from equilibria.zoo.vision.task.pixels import confusion
-from equilibria.zoo.vision.task.seen import IMAGES, ImageTask, ImageTaskConfig, Seen, check_heads
+from equilibria.zoo.vision.task.seen import (
+    IMAGES,
+    ImageFormat,
+    ImageTask,
+    ImageTaskConfig,
+    check_heads,
+)
 from equilibria.zoo.vision.task.streaming import StreamedImages
 
 LISTED = 100
@@ -83,17 +90,11 @@ class ImageClassification(ImageTaskConfig):
         check_fields(self, "[0, inf)", "shift")
         check_fields(self, "(0, 1]", "crop")
         check_fields(self, "[0, inf)", "auxiliary")
-        if self.channels not in (None, 1, 3):
-            raise ValueError(f"channels must be 1, 3 or null; got {self.channels}")
+        check_channels(self.channels)
         check_fields(self, "[1, inf)", "size", "samples", "valid", "lanes")
 
     @override
     def load(self, data_dir: Path | None = None) -> ClassificationTask:
-        if self.data is None:
-            raise ValueError(
-                "there are no images to learn from: name a folder with --data FOLDER, with one "
-                "subfolder of images per class"
-            )
         return ClassificationTask(self, data_dir)
 
     @override
@@ -105,7 +106,7 @@ class ImageClassification(ImageTaskConfig):
         Raises:
             DataError: the run has not all of their classes, or images of another shape.
         """
-        seen = Seen.read(run / IMAGES)
+        seen = ImageFormat.read(run / IMAGES)
         channels, height, width = seen.shape
         config = replace(
             self,
@@ -131,7 +132,7 @@ class ClassificationTask(ImageTask, LabeledTask):
     """
 
     def __init__(
-        self, config: ImageClassification, data_dir: Path | None, seen: Seen | None = None
+        self, config: ImageClassification, data_dir: Path | None, seen: ImageFormat | None = None
     ) -> None:
         self.config = config
         found = find_source(config, data_dir, seen)
@@ -173,16 +174,8 @@ class ClassificationTask(ImageTask, LabeledTask):
                 "for the task image_segmentation"
             )
         self._check_size(config)
-        shape, classes = config.shape, config.classes
-        if shape is None or classes is None:
-            shape, classes = shape or self.shape, classes or self.classes
-            config = replace(config, shape=shape, classes=classes)
-        if (tuple(shape), classes) != (self.shape, self.classes):
-            raise ValueError(
-                f"the images of '{self.config.data}' have shape {self.shape} and {self.classes} "
-                f"classes; set model.shape and model.classes to that (they are {tuple(shape)} and "
-                f"{classes})"
-            )
+        facts = {"shape": self.shape, "classes": self.classes}
+        config = complete_config(config, facts, f"'{self.config.data}'")
         check_heads("auxiliary", self.auxiliary, bool(getattr(config, "auxiliary", False)))
         return config
 
@@ -264,33 +257,36 @@ Images = Dataset | ImageFolder | ImageShards
 """In memory, in files, or in shards."""
 
 
-def find_source(config: ImageClassification, data_dir: Path | None, seen: Seen | None) -> Images:
+def find_source(
+    config: ImageClassification, data_dir: Path | None, seen: ImageFormat | None
+) -> Images:
     """Read a named data set, or find the images of a folder, to be seen as a run has seen its own.
 
     Raises:
         ValueError: there is no such data set.
         DataError: it is missing or damaged; the message names the file.
     """
-    assert config.data is not None  # as `load` has checked
-    if config.data not in available(Dataset):
+    how = "name a folder with --data FOLDER, with one subfolder of images per class"
+    data = require_data(config.data, "there are no images", how)
+    if data not in available(Dataset):
         share = SHOWN if config.crop is not None else 1.0
         options = {"size": config.size, "channels": config.channels, "share": share}
-        if config.data not in available(ImageFolder):
+        if data not in available(ImageFolder):
             area = seen is not None and seen.resize is not None and seen.resize.filter == "area"
             options.update(whole=seen is not None, area=area)
-            if shards.is_sharded(config.data):
-                return shards.load(config.data, **options)
-            if shards.is_index(path := Path(config.data).expanduser()):
+            if shards.is_sharded(data):
+                return shards.load(data, **options)
+            if shards.is_index(path := Path(data).expanduser()):
                 raise DataError(
                     f"{path} is one index of shards: name the folder of all of them, {path.parent}"
                 )
-        return load(config.data, data_dir, kind=Dataset | ImageFolder, **options)
+        return load(data, data_dir, kind=Dataset | ImageFolder, **options)
     if config.channels is not None:
         raise ValueError(
-            f"channels is {config.channels}, and '{config.data}' has the channels that it has: "
+            f"channels is {config.channels}, and '{data}' has the channels that it has: "
             "it is for a folder of images; set it to null"
         )
-    return load(config.data, data_dir)
+    return load(data, data_dir)
 
 
 def statistics(images: Images, train: Samples) -> PixelStatistics:

@@ -84,7 +84,7 @@ class _ImagesFile(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class ImageFormat:
     """What images.json of a run folder holds, for other images to be seen in the same way."""
 
     labels: tuple[str, ...]
@@ -193,7 +193,7 @@ class ImageTaskConfig(TaskConfig):
     def read_classes(self, run: Path) -> dict[str, Any] | None:
         if not (run / IMAGES).exists():
             return None
-        seen = Seen.read(run / IMAGES)
+        seen = ImageFormat.read(run / IMAGES)
         return {"labels": seen.labels, "colours": seen.colors}
 
     @override
@@ -212,7 +212,7 @@ class ImageTaskConfig(TaskConfig):
         if named or not (run / IMAGES).is_file():
             return None
         images = pictures([data], without=run / "predictions")
-        return predict.iterate_batches(images, Seen.read(run / IMAGES), batches, size, seed)
+        return predict.iterate_batches(images, ImageFormat.read(run / IMAGES), batches, size, seed)
 
 
 class ImageTask(Task):
@@ -240,7 +240,7 @@ class ImageTask(Task):
 
         Args:
             folder: of the run.
-            kind: see `Seen`.
+            kind: see `ImageFormat`.
             resize: as `Resize.of` reads it.
             more: further keys.
         """

@@ -21,6 +21,13 @@ from equilibria.run.models import Model, ModelConfig
 from equilibria.run.tasks.base import TaskConfig, check_split
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
 from equilibria.run.tasks.normalization import PixelStatistics
+from equilibria.zoo.io.tasks import (
+    check_channels,
+    check_range,
+    check_sizes,
+    require_data,
+    spread_places,
+)
 from equilibria.zoo.vision.data.segmentation import VOID, MaskedImages, SegmentationSet
 from equilibria.zoo.vision.model.config import VisionConfig
 from equilibria.zoo.vision.model.segmentation import upsample
@@ -29,9 +36,9 @@ from equilibria.zoo.vision.task.batches import SceneFeed, SceneView, prepare
 from equilibria.zoo.vision.task.seen import (
     IMAGES,
     Auto,
+    ImageFormat,
     ImageTask,
     ImageTaskConfig,
-    Seen,
     check_heads,
 )
 
@@ -89,17 +96,9 @@ class ImageSegmentation(ImageTaskConfig):
     presence: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("size", "crop"):
-            pair = getattr(self, name)
-            if not isinstance(pair, str | None) and (len(pair) != 2 or min(pair) < 1):
-                raise ValueError(f"{name} must be a height and a width, or null; got {list(pair)}")
-        if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1]:
-            raise ValueError(
-                "scale must be the smallest and the largest factor, both positive; got "
-                f"{list(self.scale)}"
-            )
-        if self.channels not in (None, 1, 3):
-            raise ValueError(f"channels must be 1, 3 or null; got {self.channels}")
+        check_sizes(size=self.size, crop=self.crop)
+        check_range("factor", scale=self.scale)
+        check_channels(self.channels)
         check_fields(self, "[1, inf)", "samples")
         check_fields(self, "(0, 1]", "hard")
         check_fields(self, "[0, 1]", "color", "hardest")
@@ -108,11 +107,6 @@ class ImageSegmentation(ImageTaskConfig):
 
     @override
     def load(self, data_dir: Path | None = None) -> SegmentationTask:
-        if self.data is None:
-            raise ValueError(
-                "there are no images to learn from: name a folder with --data FOLDER, with images, "
-                "masks and classes.txt"
-            )
         return SegmentationTask(self, data_dir)
 
     @override
@@ -124,7 +118,7 @@ class ImageSegmentation(ImageTaskConfig):
         Raises:
             DataError: the run has not all of their classes, or images of other channels.
         """
-        seen = Seen.read(run / IMAGES)
+        seen = ImageFormat.read(run / IMAGES)
         channels = None if self.data in available(SegmentationSet) else seen.shape[0]
         return SegmentationTask(replace(self, samples=None, channels=channels), data_dir, seen)
 
@@ -144,10 +138,10 @@ class SegmentationTask(ImageTask):
     gallery = "segmentation"
 
     def __init__(
-        self, config: ImageSegmentation, data_dir: Path | None, seen: Seen | None = None
+        self, config: ImageSegmentation, data_dir: Path | None, seen: ImageFormat | None = None
     ) -> None:
-        data = config.data
-        assert data is not None  # as `load` has checked
+        how = "name a folder with --data FOLDER, with images, masks and classes.txt"
+        data = require_data(config.data, "there are no images", how)
         options: dict[str, Any] = {"kind": SegmentationSet, "channels": config.channels}
         if seen is not None and data not in available(SegmentationSet):
             options["whole"] = True
@@ -163,7 +157,9 @@ class SegmentationTask(ImageTask):
         splits = {"train": found.train, "valid": found.valid, "test": found.test}
         self.images = {name: each.decode_all() for name, each in splits.items() if each}
         if config.samples is not None:
-            self.images["train"] = _spread(self.images["train"], config.samples)
+            train = self.images["train"]
+            places = spread_places(config.samples, len(train), "images", "train")
+            self.images["train"] = train.select(places)
         self.checksum = found.checksum
         self.splits = tuple(self.images)
         self.eval_split = "valid" if "valid" in self.splits else "test"
@@ -337,17 +333,6 @@ class SegmentationTask(ImageTask):
         resize = None if size is None else {"size": size, "share": 1.0, "fit": "stretch"}
         more = {"colours": self.colors, "values": self.values}
         self.write_images(folder, "segmentation", resize, **more)
-
-
-def _spread(images: MaskedImages, count: int) -> MaskedImages:
-    """Some of the images, spread evenly over all.
-
-    Raises:
-        ValueError: there are not so many.
-    """
-    if count > len(images):
-        raise ValueError(f"samples is {count}, but there are {len(images)} images to learn from")
-    return images.select(torch.arange(count) * len(images) // count)
 
 
 def usual_size(sizes: Sequence[tuple[int, int]]) -> tuple[int, int] | None:

@@ -19,7 +19,7 @@ from equilibria.run.data.storage import DataError, track
 from equilibria.run.tasks.normalization import PixelStatistics
 from equilibria.zoo.io import decode, headers
 from equilibria.zoo.io.headers import CHANNELS, Header
-from equilibria.zoo.io.image_files import View
+from equilibria.zoo.io.image_files import ImageView
 from equilibria.zoo.vision.data.shards import index
 from equilibria.zoo.vision.data.shards.images import (
     ShardImages,
@@ -134,7 +134,7 @@ def load(
             f"equilibria shards {root}"
         )
     shape = (_channels(root, abouts, channels), *_size(root, abouts, size))
-    view = View(shape=shape, fits=size is None, share=share, area=area)
+    view = ImageView(shape=shape, fits=size is None, share=share, area=area)
     return ImageShards(
         title=root.resolve().name,
         splits={

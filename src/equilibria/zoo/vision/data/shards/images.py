@@ -15,7 +15,7 @@ from torch import Tensor
 from equilibria.run.data.dataset import Split
 from equilibria.run.data.storage import DataError
 from equilibria.zoo.io import decode
-from equilibria.zoo.io.image_files import View
+from equilibria.zoo.io.image_files import ImageView
 from equilibria.zoo.vision.data.shards.index import Raw, Shard, samples
 
 # --- sample ---------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class ShardImages:
 
     shards: tuple[Shard, ...]
     labels: tuple[str, ...]
-    view: View
+    view: ImageView
     numbers: tuple[int, ...] | None = None
     _shelf: Shelf = field(init=False, repr=False)
     _ends: list[int] = field(init=False, repr=False)
