@@ -121,15 +121,10 @@ class Dataset:
     def of(cls, files: Any, splits: Mapping[str, Split], labels: tuple[str, ...]) -> Dataset:
         """What was read from the `Files` of an entry: "train", "test" and perhaps "valid"."""
         return cls(
-            name=files.entry.name,
-            title=files.title,
-            train=splits["train"],
-            test=splits["test"],
-            valid=splits.get("valid"),
+            **files.describe(splits),
             classes=len(labels),
             labels=labels,
             shape=tuple(splits["train"].inputs.shape[1:]),
-            source=files.source,
             checksum=digest(*splits.values()),
         )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -83,28 +84,28 @@ class PixelStatistics:
 
 @dataclass(frozen=True)
 class Normalized:
-    """Samples whose images are normalised as they are given out."""
+    """Samples whose inputs are normalised as they are given out, by `statistics.apply`."""
 
-    images: Samples
-    statistics: PixelStatistics
+    samples: Samples
+    statistics: Any
 
     @property
     def raw(self) -> Samples:
         """The samples that are not normalised."""
-        return self.images
+        return self.samples
 
     @property
     def targets(self) -> Tensor:
         """Their classes, (count,)."""
-        return self.images.targets
+        return self.samples.targets
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.samples)
 
-    def __getitem__(self, index: slice | Tensor) -> tuple[Tensor, Tensor]:
-        inputs, targets = self.images[index]
+    def __getitem__(self, index: slice | Tensor) -> tuple[Any, Tensor]:
+        inputs, targets = self.samples[index]
         return self.statistics.apply(inputs), targets
 
-    def select(self, index: Tensor) -> Normalized:
+    def select(self, index: Tensor) -> Self:
         """Return the samples at some places."""
-        return Normalized(self.images.select(index), self.statistics)
+        return replace(self, samples=self.samples.select(index))

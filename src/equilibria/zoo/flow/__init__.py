@@ -20,18 +20,10 @@ APPLICATION = Application(
             "layers": ".data.layers:LAYERS",
             "sintel": ".data.published:SINTEL",
             "things": ".data.published:THINGS",
-        },
+        }
     },
-    folders={
-        ".data.pairs:FlowSet": ".data.folder:OWN",
-    },
-    tasks={
-        "optical_flow": ".task.task:OpticalFlow",
-    },
-    commands={
-        "flow": ("find the optical flow of two images, frames or a video", ".commands.flow"),
-    },
-    galleries={
-        "flow": ".gallery:GALLERY",
-    },
+    folders={".data.pairs:FlowSet": ".data.folder:OWN"},
+    tasks={"optical_flow": ".task.task:OpticalFlow"},
+    commands={"flow": ("find the optical flow of two images, frames or a video", ".commands.flow")},
+    galleries={"flow": ".gallery:GALLERY"},
 )

@@ -19,13 +19,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from equilibria.run.data.storage import (
-    DataError,
-    open_file,
-    read_errors,
-    track,
-    write_errors,
-)
+from equilibria.run.data.storage import DataError, open_file, read_errors, track, write_errors
 from equilibria.zoo.io import archive
 from equilibria.zoo.io.archive import LARGEST
 

@@ -216,6 +216,17 @@ class Files:
         (path,) = self.paths
         return self.remote.checksums.get(path.name) or digest(path)
 
+    def describe(self, splits: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what every data set says of itself, by its parts: train, test, perhaps valid."""
+        return {
+            "name": self.entry.name,
+            "title": self.title,
+            "source": self.source,
+            "train": splits["train"],
+            "test": splits["test"],
+            "valid": splits.get("valid"),
+        }
+
     def key(self, names: Callable[[Path], Iterable[str]]) -> str:
         """Digits that tell the data from others.
 

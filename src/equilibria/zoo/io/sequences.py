@@ -125,16 +125,7 @@ class SequenceSet:
             splits: Sequences by the name of the split.
             names: `labels`, and `channels` or `vocabulary`.
         """
-        return cls(
-            name=files.entry.name,
-            title=files.title,
-            train=splits["train"],
-            test=splits["test"],
-            valid=splits.get("valid"),
-            source=files.source,
-            checksum=digest(*splits.values()),
-            **names,
-        )
+        return cls(**files.describe(splits), checksum=digest(*splits.values()), **names)
 
 
 def digest(*splits: Sequences) -> str:

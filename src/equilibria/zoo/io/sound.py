@@ -15,13 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from equilibria.run.data.storage import (
-    DataError,
-    open_file,
-    read_errors,
-    replace_file,
-    require,
-)
+from equilibria.run.data.storage import DataError, open_file, read_errors, replace_file, require
 from equilibria.words import plural
 
 LARGEST = 1 << 26

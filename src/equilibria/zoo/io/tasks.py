@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from equilibria import files
+from equilibria.run.data import storage
+from equilibria.run.data.storage import DataError, read_errors
 from equilibria.run.models import ClassifierConfig, ModelConfig
 
 # --- recipe ---------------------------------------------------------------------------------------
@@ -68,6 +74,31 @@ def spread_places(count: int, total: int, what: str, split: str) -> Tensor:
     if count > total:
         raise ValueError(f"{count} {what} are asked for, and the {split} split has {total}")
     return torch.arange(count) * total // count
+
+
+# --- run folder -----------------------------------------------------------------------------------
+
+# What a run folder keeps of the data, as JSON.
+
+
+@contextmanager
+def read_facts(path: Path, shape: Any) -> Iterator[Any]:
+    """Give what `write_facts` has written to a block that makes something of it.
+
+    Raises:
+        DataError: the file is missing or damaged, or the block raises a ValueError for it.
+    """
+    try:
+        with read_errors(path):
+            content = storage.read(path, shape)
+        yield content
+    except ValueError as error:
+        raise DataError(f"{path} is damaged ({error}): restore it from a copy") from error
+
+
+def write_facts(path: Path, content: Any) -> None:
+    """Write what is known of the data as indented JSON."""
+    files.write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 # --- completion -----------------------------------------------------------------------------------

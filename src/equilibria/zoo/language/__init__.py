@@ -18,15 +18,11 @@ APPLICATION = Application(
             "ptb": ".data.named:PTB",
             "wikitext2": ".data.named:WIKITEXT2",
             "wikitext103": ".data.named:WIKITEXT103",
-        },
+        }
     },
-    tasks={
-        "language_modeling": ".task.language:LanguageModeling",
-    },
+    tasks={"language_modeling": ".task.language:LanguageModeling"},
     commands={
-        "generate": ("continue a prompt with a trained language model", ".commands.generate"),
+        "generate": ("continue a prompt with a trained language model", ".commands.generate")
     },
-    options={
-        "evaluate.memory": ".commands.context:MemoryOption",
-    },
+    options={"evaluate.memory": ".commands.context:MemoryOption"},
 )

@@ -4,9 +4,7 @@ from equilibria.run.registry import Application
 
 APPLICATION = Application(
     package=__name__,
-    models={
-        "recurrent": ".model.classifier:RecurrentConfig",
-    },
+    models={"recurrent": ".model.classifier:RecurrentConfig"},
     data={
         "equilibria.zoo.io.sequences:SequenceSet": {
             "dsa19": ".data.dsa:DSA19",
@@ -19,14 +17,10 @@ APPLICATION = Application(
             "permuted-mnist": ".data.pixels:PERMUTED_MNIST",
             "pixel-mnist": ".data.pixels:PIXEL_MNIST",
             "yelp5": ".data.yelp:YELP5",
-        },
+        }
     },
-    folders={
-        "equilibria.zoo.io.sequences:SequenceSet": ".data.user:OWN",
-    },
-    tasks={
-        "sequence_classification": ".task.sequences:SequenceClassification",
-    },
+    folders={"equilibria.zoo.io.sequences:SequenceSet": ".data.user:OWN"},
+    tasks={"sequence_classification": ".task.sequences:SequenceClassification"},
     classes={
         "equilibria.nn.recurrent.cell:CellOptions": {
             "ERNN": ".model.ernn:ERNNOptions",
@@ -40,6 +34,6 @@ APPLICATION = Application(
             "FastGRNN": ".model.gated:FastGRNNOptions",
             "AntisymmetricRNN": ".model.plain:AntisymmetricRNNOptions",
             "SpectralRNN": ".model.plain:SpectralRNNOptions",
-        },
+        }
     },
 )

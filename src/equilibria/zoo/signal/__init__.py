@@ -17,22 +17,15 @@ APPLICATION = Application(
             "photographs": ".data.sets:PHOTOGRAPHS",
             "street": ".data.sets:STREET",
             "text-images": ".data.sets:TEXT_IMAGES",
-        },
+        }
     },
-    tasks={
-        "signal": ".task.reading:SignalRepresentation",
-    },
+    tasks={"signal": ".task.reading:SignalRepresentation"},
     commands={
         "encode": (
             "encode an image, a sound, a film or a shape as a small network",
             ".commands.encode",
         ),
-        "decode": (
-            "decode such a file at any size, with exact derivatives",
-            ".commands.decode",
-        ),
+        "decode": ("decode such a file at any size, with exact derivatives", ".commands.decode"),
     },
-    galleries={
-        "signal": ".gallery:GALLERY",
-    },
+    galleries={"signal": ".gallery:GALLERY"},
 )

@@ -4,11 +4,7 @@ from equilibria.run.registry import Application
 
 APPLICATION = Application(
     package=__name__,
-    data={
-        "equilibria.run.data.dataset:Split": {
-            "copy-memory": ".data.drawn:COPY_MEMORY",
-        },
-    },
+    data={"equilibria.run.data.dataset:Split": {"copy-memory": ".data.drawn:COPY_MEMORY"}},
     tasks={
         "adding": ".task.drawn:AddingProblem",
         "order": ".task.drawn:OrderProblem",

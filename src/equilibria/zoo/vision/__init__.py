@@ -32,9 +32,7 @@ APPLICATION = Application(
             "digits": ".data.digits:DIGITS",
             "mnist": ".data.mnist:MNIST",
         },
-        ".data.images:ImageFolder": {
-            "imagenet": ".data.images:IMAGENET",
-        },
+        ".data.images:ImageFolder": {"imagenet": ".data.images:IMAGENET"},
     },
     folders={
         ".data.images:ImageFolder": ".data.images:OWN",
@@ -49,18 +47,13 @@ APPLICATION = Application(
         "equilibria.solve:Solver": {
             "ForwardBackward": ".model.monotone:ForwardBackward",
             "PeacemanRachford": ".model.monotone:PeacemanRachford",
-        },
+        }
     },
     commands={
-        "shards": (
-            "index tar shards of images, for training to stream them",
-            ".commands.shards",
-        ),
+        "shards": ("index tar shards of images, for training to stream them", ".commands.shards"),
         "predict": ("classify or segment images with a trained network", ".commands.predict"),
     },
-    options={
-        "evaluate.views": ".commands.views:Views",
-    },
+    options={"evaluate.views": ".commands.views:Views"},
     galleries={
         "classification": ".gallery:CLASSIFICATION",
         "segmentation": ".gallery:SEGMENTATION",

@@ -18,13 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equilibria.run.data.storage import (
-    DataError,
-    open_file,
-    read_errors,
-    replace_file,
-    require,
-)
+from equilibria.run.data.storage import DataError, open_file, read_errors, replace_file, require
 
 # --- content --------------------------------------------------------------------------------------
 

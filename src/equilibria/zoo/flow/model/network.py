@@ -157,10 +157,7 @@ class DEQFlow(EquilibriumModel):
         everywhere = draws.for_samples(flow.new_empty(*flow.shape[:2], 1, 1), Tensor.normal_)
         noise = far * (everywhere + draws.for_samples(torch.empty_like(flow), Tensor.normal_))
         anything = draws.for_samples(torch.empty_like(hidden), Tensor.uniform_)
-        return (
-            torch.where(chosen, 2 * anything - 1, hidden),
-            torch.where(chosen, noise, flow),
-        )
+        return (torch.where(chosen, 2 * anything - 1, hidden), torch.where(chosen, noise, flow))
 
     @override
     def inject(self, x: Any) -> tuple[Operands]:

@@ -30,10 +30,7 @@ LABELS = {
 """What the classes are called."""
 
 _PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
-_ARRAYS = (
-    *("indptr", "indices", "data", "shape", "labels", "edges"),
-    *("train", "val", "test"),
-)
+_ARRAYS = (*("indptr", "indices", "data", "shape", "labels", "edges"), *("train", "val", "test"))
 
 
 def read(files: Files, *, name: str) -> NodeSet:
@@ -129,11 +126,7 @@ def _read_pickles(paths: tuple[Path, ...]) -> _Found:
             f"{paths[0].parent} has files of {paths[0].name.rpartition('.')[0]} that do not fit "
             f"together ({error}): delete them and run again"
         ) from None
-    places = {
-        "train": np.arange(train),
-        "valid": np.arange(train, train + VALID),
-        "test": numbers,
-    }
+    places = {"train": np.arange(train), "valid": np.arange(train, train + VALID), "test": numbers}
     return x, y, edges.reshape(-1, 2), places
 
 

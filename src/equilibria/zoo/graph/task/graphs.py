@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from typing_extensions import override
 
-from equilibria import files
-from equilibria.run.data import storage
-from equilibria.run.data.storage import DataError, read_errors
+from equilibria.run.data.storage import DataError
 from equilibria.run.models import ClassifierConfig, ModelConfig
 from equilibria.run.tasks.base import SampleTask
 from equilibria.words import list_some, plural
-from equilibria.zoo.io.tasks import complete_config
+from equilibria.zoo.io.tasks import complete_config, read_facts, write_facts
 
 GRAPHS = "graphs.json"
 """The file of a run folder with the names of the classes and the number of features."""
@@ -40,8 +37,7 @@ class Known:
 
     def save(self, folder: Path) -> None:
         """Write graphs.json into a run folder."""
-        text = json.dumps(vars(self), indent=2, ensure_ascii=False) + "\n"
-        files.write_text(folder / GRAPHS, text)
+        write_facts(folder / GRAPHS, vars(self))
 
     @classmethod
     def read(cls, run: Path) -> Known:
@@ -50,14 +46,9 @@ class Known:
         Raises:
             DataError: it is missing or damaged.
         """
-        path = run / GRAPHS
-        try:
-            with read_errors(path):
-                content = storage.read(path, cls)
+        with read_facts(run / GRAPHS, cls) as content:
             known = {each.name: content[each.name] for each in fields(cls) if each.name in content}
             return cls(**{**known, "labels": tuple(known["labels"])})
-        except ValueError as error:
-            raise DataError(f"{path} is damaged ({error}): restore it from a copy") from error
 
     def check(self, other: Known) -> None:
         """Raise DataError unless a model that has learned from these can be judged on others.

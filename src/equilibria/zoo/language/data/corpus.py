@@ -18,12 +18,7 @@ from filelock import FileLock
 from torch import Tensor
 
 from equilibria import files
-from equilibria.run.data.storage import (
-    DataError,
-    open_file,
-    read_errors,
-    write_errors,
-)
+from equilibria.run.data.storage import DataError, open_file, read_errors, write_errors
 from equilibria.words import plural
 from equilibria.zoo.io import download, remote
 from equilibria.zoo.io.archive import DAMAGED_ZIP, find_member, open_zip

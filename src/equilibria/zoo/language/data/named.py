@@ -12,11 +12,7 @@ from equilibria.zoo.language.data.corpus import SPLITS, Corpus, EncodingOptions,
 
 
 def read(
-    files: Files,
-    *,
-    unit: Unit | None = None,
-    vocabulary: Vocabulary | None = None,
-    **options: Any,
+    files: Files, *, unit: Unit | None = None, vocabulary: Vocabulary | None = None, **options: Any
 ) -> Corpus:
     """The text, encoded; its files are needed only where that was not done before.
 

@@ -1,8 +1,8 @@
 """Recurrent language models: LSTM and GRU by torch's kernels, and any cell step by step."""
 
-import abc
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -110,6 +110,8 @@ class RecurrentLanguageConfig(SequenceConfig, ExplicitConfig):
             and times of a training step alike.
     """
 
+    kernel: ClassVar[str]
+
     embedding_scale: float | None = 1.0
     embedding_initial: float = 0.05
     width: int = 256
@@ -133,27 +135,23 @@ class RecurrentLanguageConfig(SequenceConfig, ExplicitConfig):
     def network(self) -> "RecurrentLanguageModel":
         return RecurrentLanguageModel(self)
 
-    @abc.abstractmethod
     def layer(self, width: int) -> nn.Module:
         """Return a new layer of inputs of some width."""
+        return KernelLayer(self.kernel, width, self.hidden, self.weight_dropout)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LSTMConfig(RecurrentLanguageConfig):
     __doc__ = RecurrentLanguageConfig.__doc__
 
-    @override
-    def layer(self, width: int) -> nn.Module:
-        return KernelLayer("lstm", width, self.hidden, self.weight_dropout)
+    kernel = "lstm"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GRUConfig(RecurrentLanguageConfig):
     __doc__ = RecurrentLanguageConfig.__doc__
 
-    @override
-    def layer(self, width: int) -> nn.Module:
-        return KernelLayer("gru", width, self.hidden, self.weight_dropout)
+    kernel = "gru"
 
 
 def _choose_cell() -> CellOptions:

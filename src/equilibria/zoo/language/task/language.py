@@ -50,12 +50,7 @@ BITS_PER_CHARACTER = Metric(
 
 
 UNKNOWN = Metric(
-    name="unknown",
-    label="tokens that are <unk>",
-    scale=100.0,
-    spec=".2f",
-    unit=" %",
-    plot=False,
+    name="unknown", label="tokens that are <unk>", scale=100.0, spec=".2f", unit=" %", plot=False
 )
 """The share of tokens of another text that the run's vocabulary lacks: they are easy to predict."""
 

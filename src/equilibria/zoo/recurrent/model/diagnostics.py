@@ -131,13 +131,7 @@ class EulerSteps(NamedTuple):
 
 @torch.no_grad()
 def euler_steps(
-    cell: ERNNCell,
-    x: Tensor,
-    before: Tensor,
-    *,
-    size: float,
-    steps: int,
-    limit: int = 2_000,
+    cell: ERNNCell, x: Tensor, before: Tensor, *, size: float, steps: int, limit: int = 2_000
 ) -> EulerSteps:
     """Take Euler steps of one size towards the equilibrium, and measure them.
 

@@ -50,12 +50,7 @@ class ImplicitERNNCell(Equilibrated):
     """
 
     def __init__(
-        self,
-        options: ImplicitERNNOptions,
-        width: int,
-        hidden: int,
-        bias: bool,
-        **layer: Any,
+        self, options: ImplicitERNNOptions, width: int, hidden: int, bias: bool, **layer: Any
     ) -> None:
         super().__init__(width, hidden, bias=bias)
         self.tau = options.transition
@@ -145,12 +140,7 @@ class ImplicitEulerCell(Cell):
     """
 
     def __init__(
-        self,
-        options: ImplicitEulerOptions,
-        width: int,
-        hidden: int,
-        bias: bool,
-        **layer: Any,
+        self, options: ImplicitEulerOptions, width: int, hidden: int, bias: bool, **layer: Any
     ) -> None:
         super().__init__(width, hidden, bias=bias)
         self.steps = options.steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,17 @@ from equilibria.checks import check_fields
 from equilibria.nn.recurrent.cell import Activation, Cell, CellOptions, State, phi_of, uniform_
 
 
-class RNNCell(Cell):
+class PlainCell(Cell):
+    """h_k = phi(M h_(k-1) + W x_k + b), with a matrix M^T that is the first of `weights`."""
+
+    phi: Callable[[Tensor], Tensor]
+
+    @override
+    def step(self, u: Tensor, state: State, weights: tuple[Tensor, ...], time: int) -> State:
+        return (self.phi(torch.addmm(u, state[0], weights[0])),)
+
+
+class RNNCell(PlainCell):
     """h_k = phi(U h_(k-1) + W x_k + b).
 
     papers: Kag et al. 2019, eq. 1.
@@ -27,10 +38,6 @@ class RNNCell(Cell):
     @override
     def weights(self) -> tuple[Tensor, ...]:
         return (self.U.t(),)
-
-    @override
-    def step(self, u: Tensor, state: State, weights: tuple[Tensor, ...], time: int) -> State:
-        return (self.phi(torch.addmm(u, state[0], weights[0])),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +155,7 @@ class AntisymmetricRNNOptions(CellOptions):
 # A plain cell whose matrix has singular values near 1, by its singular value decomposition.
 
 
-class SpectralRNNCell(Cell):
+class SpectralRNNCell(PlainCell):
     """h_k = phi(Q diag(sigma) R^T h_(k-1) + W x_k + b), sigma = 1 + 2 r (s(v) - 1/2).
 
     Q and R are products of Householder reflections, s is the logistic function.
@@ -169,10 +176,6 @@ class SpectralRNNCell(Cell):
         sigma = 1 + 2 * self.radius * (torch.sigmoid(self.v) - 0.5)
         matrix = (reflect(self.left) * sigma) @ reflect(self.right).t()
         return (matrix.t(),)
-
-    @override
-    def step(self, u: Tensor, state: State, weights: tuple[Tensor, ...], time: int) -> State:
-        return (self.phi(torch.addmm(u, state[0], weights[0])),)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import warnings
 from dataclasses import dataclass, replace
@@ -14,17 +13,18 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria import draws, files
+from equilibria import draws
 from equilibria.checks import check_fields
-from equilibria.run.data import available, load, storage
-from equilibria.run.data.storage import DataError, read_errors
+from equilibria.run.data import available, load
+from equilibria.run.data.storage import DataError
 from equilibria.run.models import ModelConfig
 from equilibria.run.tasks.base import LabeledTask, TaskConfig
 from equilibria.run.tasks.feed import Batch
+from equilibria.run.tasks.normalization import Normalized
 from equilibria.zoo.io import arrays, selection
 from equilibria.zoo.io.delimited import Separator
 from equilibria.zoo.io.sequences import SequenceSamples
-from equilibria.zoo.io.tasks import complete_classifier, require_data
+from equilibria.zoo.io.tasks import complete_classifier, read_facts, require_data, write_facts
 from equilibria.zoo.recurrent.data import Sequences, SequenceSet
 from equilibria.zoo.recurrent.data.tables import Missing
 
@@ -98,41 +98,25 @@ def steps(x: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Standardized:
+class Standardized(Normalized):
     """Sequences whose signals are standardised as they are given out."""
 
-    sequences: SequenceSamples
+    samples: SequenceSamples
     statistics: ChannelStatistics
-
-    @property
-    def raw(self) -> SequenceSamples:
-        """The sequences that are not standardised."""
-        return self.sequences
-
-    @property
-    def targets(self) -> Tensor:
-        """Their targets, (count, ...)."""
-        return self.sequences.targets
 
     @property
     def groups(self) -> Tensor | None:
         """Who or what they were recorded from, (count,)."""
-        return self.sequences.groups
+        return self.samples.groups
 
-    def __len__(self) -> int:
-        return len(self.sequences)
-
+    @override
     def __getitem__(self, index: slice | Tensor) -> tuple[Any, Tensor]:
-        inputs, targets = self.sequences[index]
+        inputs, targets = self.samples[index]
         if not isinstance(inputs, tuple):
             return self.statistics.apply(inputs), targets
         x, lengths = inputs
         there = torch.arange(x.shape[1]) < lengths[:, None]
         return (self.statistics.apply(x) * there[..., None], lengths), targets
-
-    def select(self, index: Tensor) -> Standardized:
-        """Return the sequences at some places."""
-        return Standardized(self.sequences.select(index), self.statistics)
 
 
 # --- sequences ------------------------------------------------------------------------------------
@@ -279,9 +263,7 @@ class SequenceTask(LabeledTask):
 
     def _read_statistics(self, path: Path) -> ChannelStatistics | None:
         """The statistics of a run, once its classes and channels are found to be these."""
-        try:
-            with read_errors(path):
-                content: Any = storage.read(path, _Sequences)
+        with read_facts(path, _Sequences) as content:
             known = {name: tuple(content[name]) for name in ("labels", "channels")}
             normal = content["standardise"]
             if normal and not len(normal["mean"]) == len(normal["deviation"]) == len(
@@ -291,8 +273,6 @@ class SequenceTask(LabeledTask):
             statistics = normal and ChannelStatistics(
                 tuple(normal["mean"]), tuple(normal["deviation"]), normal["compress"]
             )
-        except ValueError as error:
-            raise DataError(f"{path} is damaged ({error}): restore it from a copy") from error
         for name, theirs in known.items():
             mine = getattr(self, name)
             if mine != theirs:
@@ -326,8 +306,7 @@ class SequenceTask(LabeledTask):
             "vocabulary": self.vocabulary,
             "standardise": None if statistics is None else dataclasses.asdict(statistics),
         }
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        files.write_text(folder / SEQUENCES, text)
+        write_facts(folder / SEQUENCES, content)
 
 
 def _single(sequences: SequenceSamples, channels: tuple[str, ...]) -> SequenceSamples:

@@ -169,10 +169,7 @@ class SignalField:
     # --- coordinates -------------------------------------------------------------------------
 
     def points(
-        self,
-        size: Sequence[int] | None = None,
-        box: Box | None = None,
-        time: Tensor | None = None,
+        self, size: Sequence[int] | None = None, box: Box | None = None, time: Tensor | None = None
     ) -> Points:
         """The points at which the field is looked at; without arguments those of its samples.
 

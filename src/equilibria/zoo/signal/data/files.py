@@ -193,9 +193,7 @@ MEMORY = 1 << 30
 
 
 def read_film(
-    path: str | os.PathLike[str],
-    frames: slice | None = None,
-    size: tuple[int, int] | None = None,
+    path: str | os.PathLike[str], frames: slice | None = None, size: tuple[int, int] | None = None
 ) -> Signal:
     """Read a film, 0 to 255 as -1 to 1.
 

@@ -8,13 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from equilibria.run.data.storage import (
-    DataError,
-    open_file,
-    read_errors,
-    replace_file,
-    require,
-)
+from equilibria.run.data.storage import DataError, open_file, read_errors, replace_file, require
 from equilibria.zoo.io.arrays import coarse
 
 ENDINGS = (".obj", ".ply", ".stl")

@@ -193,11 +193,7 @@ GRAY = (0.299, 0.587, 0.114)
 
 
 def read_photographs(
-    files: Files,
-    *,
-    size: int | None = 128,
-    names: Sequence[str] = NAMES,
-    channels: int = 1,
+    files: Files, *, size: int | None = 128, names: Sequence[str] = NAMES, channels: int = 1
 ) -> SignalSet:
     """Photographs, the largest square in the middle of each.
 
@@ -248,11 +244,7 @@ PHOTOGRAPHS = Entry(
 
 
 def read_recording(
-    files: Files,
-    *,
-    rate: int | None = None,
-    start: float = 0.0,
-    seconds: float | None = None,
+    files: Files, *, rate: int | None = None, start: float = 0.0, seconds: float | None = None
 ) -> SignalSet:
     """The recording, or a part of it; see `sound.read_sound`.
 

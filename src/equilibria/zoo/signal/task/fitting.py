@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,11 +13,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.metric import Metric, Sums
-from equilibria.run.data import storage
-from equilibria.run.data.storage import DataError, read_errors, replace_file
 from equilibria.run.models import ModelConfig
 from equilibria.run.tasks.base import Task
-from equilibria.zoo.io.tasks import complete_config
+from equilibria.zoo.io.tasks import complete_config, read_facts, write_facts
 from equilibria.zoo.signal.data import ShapeField, SignalField, field_of
 from equilibria.zoo.signal.data.signal import decibels
 from equilibria.zoo.signal.model.configs import LayeredConfig, RepresentationConfig, SineConfig
@@ -79,8 +76,7 @@ class Described:
     def save(self, folder: Path) -> None:
         """Write signal.json into a run folder."""
         content = {"name": self.name, "field": self.field.as_dict()}
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        replace_file(folder / SIGNAL, text.encode())
+        write_facts(folder / SIGNAL, content)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -89,13 +85,8 @@ class Described:
         Raises:
             DataError: there is none, or it is damaged.
         """
-        path = folder / SIGNAL
-        try:
-            with read_errors(path):
-                content = storage.read(path, _Stored)
+        with read_facts(folder / SIGNAL, _Stored) as content:
             return cls(name=content["name"], field=field_of(content["field"]))
-        except ValueError as error:
-            raise DataError(f"{path} is damaged ({error})") from None
 
 
 class SignalTask(Task):
@@ -257,9 +248,6 @@ SURFACE_IOU = _iou(
 """Intersection over union on points near the surface."""
 
 CUBE_IOU = _iou(
-    "iou_cube",
-    "cube",
-    "IoU in the cube",
-    "The same on points that are drawn evenly from the cube.",
+    "iou_cube", "cube", "IoU in the cube", "The same on points that are drawn evenly from the cube."
 )
 """Intersection over union on points of the whole cube."""

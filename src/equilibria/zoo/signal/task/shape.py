@@ -15,12 +15,7 @@ from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
 from equilibria.zoo.io.ahead import Ahead
 from equilibria.zoo.signal.data import Shape
 from equilibria.zoo.signal.data.signal import checksum_of
-from equilibria.zoo.signal.task.fitting import (
-    CUBE_IOU,
-    SURFACE_IOU,
-    SignalTask,
-    inside,
-)
+from equilibria.zoo.signal.task.fitting import CUBE_IOU, SURFACE_IOU, SignalTask, inside
 
 _TEST, _TRAIN, _SAMPLE = range(3)
 """First number of the seeds of points to evaluate at, to learn from, and to look at."""

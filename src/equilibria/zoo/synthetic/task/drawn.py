@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import abc
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from torch import Tensor
 from torch.nn import functional
@@ -33,6 +34,10 @@ class DrawnConfig(TaskConfig):
         data_seed: of all sequences.
     """
 
+    problem: ClassVar[str]
+    sequences: ClassVar[Callable[..., Sequences]]
+    task: ClassVar[type[DrawnTask]]
+
     length: int = 200
     test: int = 1_000
     epoch: int = 5_000
@@ -43,59 +48,13 @@ class DrawnConfig(TaskConfig):
             raise ValueError(f"length must be at least 4; got {self.length}")
         check_fields(self, "[1, inf)", "test", "epoch")
 
-    @abc.abstractmethod
+    @override
+    def load(self, data_dir: Path | None = None) -> DrawnTask:
+        return self.task(self, f"{self.problem}, T = {self.length}")
+
     def draw(self, count: int, seed: int) -> Sequences:
         """Return `count` sequences."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AddingProblem(DrawnConfig):
-    """Add the two numbers of a sequence that are marked. Trained with the squared error.
-
-    Answering 1 always has a mean squared error of 1/6 = .167.
-
-    papers: Hochreiter and Schmidhuber 1997; Arjovsky et al. 2016, sec. 5.2.
-
-    Args:
-        length: steps of a sequence.
-        test: sequences to evaluate on.
-        epoch: training sequences that count as a pass over the data.
-        data_seed: of all sequences.
-    """
-
-    @override
-    def draw(self, count: int, seed: int) -> Sequences:
-        return synthetic.draw_adding(self.length, count, seed=seed)
-
-    @override
-    def load(self, data_dir: Path | None = None) -> DrawnTask:
-        return AddingTask(self, f"adding problem, T = {self.length}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class OrderProblem(DrawnConfig):
-    """Which of two symbols comes first? Trained with cross-entropy.
-
-    A cell whose state is a plain sum over steps stays at 50 %. One at equilibrium, whose sum has
-    alternating signs, can tell which of two symbols an odd number of steps apart is on an even
-    step: that says nothing of their order where length / 2 is even, and gives 52 % at length 50.
-
-    papers: Hochreiter and Schmidhuber 1997, sec. 5.6, with two symbols.
-
-    Args:
-        length: steps of a sequence.
-        test: sequences to evaluate on.
-        epoch: training sequences that count as a pass over the data.
-        data_seed: of all sequences.
-    """
-
-    @override
-    def draw(self, count: int, seed: int) -> Sequences:
-        return synthetic.draw_order(self.length, count, seed=seed)
-
-    @override
-    def load(self, data_dir: Path | None = None) -> DrawnTask:
-        return OrderTask(self, f"order problem, T = {self.length}")
+        return self.sequences(self.length, count, seed=seed)
 
 
 class Drawn(Feed):
@@ -147,3 +106,45 @@ class OrderTask(DrawnTask, LabeledTask):
     """Targets (n,): which symbol comes first."""
 
     classes = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddingProblem(DrawnConfig):
+    """Add the two numbers of a sequence that are marked. Trained with the squared error.
+
+    Answering 1 always has a mean squared error of 1/6 = .167.
+
+    papers: Hochreiter and Schmidhuber 1997; Arjovsky et al. 2016, sec. 5.2.
+
+    Args:
+        length: steps of a sequence.
+        test: sequences to evaluate on.
+        epoch: training sequences that count as a pass over the data.
+        data_seed: of all sequences.
+    """
+
+    problem = "adding problem"
+    sequences = staticmethod(synthetic.draw_adding)
+    task = AddingTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderProblem(DrawnConfig):
+    """Which of two symbols comes first? Trained with cross-entropy.
+
+    A cell whose state is a plain sum over steps stays at 50 %. One at equilibrium, whose sum has
+    alternating signs, can tell which of two symbols an odd number of steps apart is on an even
+    step: that says nothing of their order where length / 2 is even, and gives 52 % at length 50.
+
+    papers: Hochreiter and Schmidhuber 1997, sec. 5.6, with two symbols.
+
+    Args:
+        length: steps of a sequence.
+        test: sequences to evaluate on.
+        epoch: training sequences that count as a pass over the data.
+        data_seed: of all sequences.
+    """
+
+    problem = "order problem"
+    sequences = staticmethod(synthetic.draw_order)
+    task = OrderTask

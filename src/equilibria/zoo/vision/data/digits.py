@@ -45,9 +45,7 @@ DIGITS = Entry(
     read=read,
     remotes=(
         Remote(
-            files=(),
-            addresses=("scikit-learn, sklearn.datasets.load_digits",),
-            license="CC BY 4.0",
+            files=(), addresses=("scikit-learn, sklearn.datasets.load_digits",), license="CC BY 4.0"
         ),
     ),
 )

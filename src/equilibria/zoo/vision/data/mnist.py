@@ -89,10 +89,7 @@ def read_idx(path: Path) -> np.ndarray:
     Raises:
         DataError: If the file cannot be read, is damaged, or is another one.
     """
-    with (
-        read_errors(path, gzip.BadGzipFile, EOFError, zlib.error),
-        open_file(path) as stored,
-    ):
+    with read_errors(path, gzip.BadGzipFile, EOFError, zlib.error), open_file(path) as stored:
         if path.suffix != ".gz":
             return _read_idx(stored, path)
         with gzip.open(stored) as file:

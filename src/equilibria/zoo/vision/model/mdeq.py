@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -441,6 +441,8 @@ class MultiscaleConfig(VisionConfig):
             long where channels are few).
     """
 
+    auxiliary_class: ClassVar[Callable[[Sequence[int], int], nn.Module]]
+
     channels: tuple[int, ...] = (24, 24)
     expansion: int = 5
     groups: int = 8
@@ -494,9 +496,14 @@ class MultiscaleConfig(VisionConfig):
     def head(self) -> nn.Module:
         """Return a new head: states at all resolutions, the highest first -> the prediction."""
 
-    @abc.abstractmethod
     def auxiliary_heads(self) -> nn.Module | None:
         """Return new heads of single resolutions, or None where there are to be none."""
+        _, classes = self.require_shape()
+        return self.auxiliary_class(self.channels, classes) if self.auxiliary else None
+
+    @override
+    def build(self, **layer: Any) -> Model:
+        return MDEQ(self, **layer)
 
 
 # --- networks -------------------------------------------------------------------------------------
@@ -511,6 +518,7 @@ class MDEQCellConfig(MultiscaleConfig):
         final: channels that the head pools and classifies.
     """
 
+    auxiliary_class = AuxiliaryHeads
     head_channels: tuple[int, ...] = (8, 16)
     final: int = 200
 
@@ -526,11 +534,6 @@ class MDEQCellConfig(MultiscaleConfig):
             self.channels, self.head_channels, final=self.final, classes=classes
         )
 
-    @override
-    def auxiliary_heads(self) -> AuxiliaryHeads | None:
-        _, classes = self.require_shape()
-        return AuxiliaryHeads(self.channels, classes) if self.auxiliary else None
-
 
 @dataclass(frozen=True, kw_only=True)
 class MDEQConfig(MDEQCellConfig):
@@ -540,13 +543,9 @@ class MDEQConfig(MDEQCellConfig):
     stem, cell and head are made of.
     """
 
-    @override
-    def build(self, **layer: Any) -> MDEQ:
-        return MDEQ(self, **layer)
-
 
 @dataclass(frozen=True, kw_only=True)
-class UnrolledConfig(MultiscaleConfig, ExplicitConfig):
+class UnrolledConfig(ExplicitConfig, MultiscaleConfig):
     """The architecture of a network that applies an MDEQ's cell a fixed number of times.
 
     Args:

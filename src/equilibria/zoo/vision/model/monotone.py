@@ -48,12 +48,7 @@ class MonotoneMap(nn.Module):
     """
 
     def __init__(
-        self,
-        channels: Sequence[int],
-        places: Sequence[tuple[int, int]],
-        *,
-        kernel: int,
-        m: float,
+        self, channels: Sequence[int], places: Sequence[tuple[int, int]], *, kernel: int, m: float
     ) -> None:
         super().__init__()
         self.shapes = tuple((c, *hw) for c, hw in zip(channels, places, strict=True))
@@ -335,10 +330,7 @@ class MonotoneConv(EquilibriumModel):
         coarse = 2 ** (len(config.channels) - 1)
         margin = BORDER * coarse
         full = [_multiple(side + 2 * margin, coarse) for side in (height, width)]
-        self.margins = (
-            *(margin, full[1] - width - margin),
-            *(margin, full[0] - height - margin),
-        )
+        self.margins = (*(margin, full[1] - width - margin), *(margin, full[0] - height - margin))
         factors = [2**i for i in range(len(config.channels))]
         self.embed = nn.Conv2d(inputs, config.channels[0], 3, padding=1)
         self.bias = nn.ParameterList(

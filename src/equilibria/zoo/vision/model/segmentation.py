@@ -57,10 +57,7 @@ class DenseHead(nn.Module):
         self.resolutions: Resolutions = resolutions
         width = sum(channels) if resolutions == "all" else channels[0]
         self.layers = nn.Sequential(
-            nn.Conv2d(width, width, 1),
-            BatchNorm2d(width),
-            nn.ReLU(),
-            nn.Conv2d(width, classes, 1),
+            nn.Conv2d(width, width, 1), BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, classes, 1)
         )
 
     def forward(self, states: Sequence[Tensor]) -> Tensor:
@@ -115,6 +112,7 @@ class SegmentationCellConfig(MultiscaleConfig):
     """
 
     dense = True
+    auxiliary_class = AuxiliaryMaps
     heads: tuple[Head, ...] = ("masks",)
     resolutions: Resolutions = "all"
     head_channels: tuple[int, ...] | None = None
@@ -147,11 +145,6 @@ class SegmentationCellConfig(MultiscaleConfig):
             )
         return made["masks"] if self.heads == ("masks",) else Heads(made)
 
-    @override
-    def auxiliary_heads(self) -> AuxiliaryMaps | None:
-        _, classes = self.require_shape()
-        return AuxiliaryMaps(self.channels, classes) if self.auxiliary else None
-
 
 @dataclass(frozen=True, kw_only=True)
 class MDEQSegmentationConfig(SegmentationCellConfig):
@@ -160,10 +153,6 @@ class MDEQSegmentationConfig(SegmentationCellConfig):
     Its fields are those of `SegmentationCellConfig`: shape, classes, `channels` of each resolution
     and what stem, cell and heads are made of. Images may have any size from `min_size` up.
     """
-
-    @override
-    def build(self, **layer: Any) -> MDEQ:
-        return MDEQ(self, **layer)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,6 @@
 """How the images of a run were seen: which class has which number, and what was done to pixels."""
 
 import dataclasses
-import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,14 +11,14 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria import files
 from equilibria.metric import Sums
-from equilibria.run.data import available, storage
+from equilibria.run.data import available
 from equilibria.run.data.dataset import Dataset, Samples
-from equilibria.run.data.storage import DataError, read_errors
+from equilibria.run.data.storage import DataError
 from equilibria.run.tasks.base import Task, TaskConfig
 from equilibria.run.tasks.normalization import PixelStatistics
 from equilibria.words import list_some
+from equilibria.zoo.io.tasks import read_facts, write_facts
 from equilibria.zoo.vision.data.shards.images import ShardImages
 
 IMAGES = "images.json"
@@ -113,9 +112,7 @@ class ImageFormat:
             raise DataError(
                 f"{path} is missing: without it nobody knows which class of other images is which"
             )
-        try:
-            with read_errors(path):
-                content: Any = storage.read(path, _ImagesFile)
+        with read_facts(path, _ImagesFile) as content:
             normal, labels = content["normalise"], content["labels"]
             if normal is not None:
                 normal = PixelStatistics(tuple(normal["mean"]), tuple(normal["deviation"]))
@@ -137,8 +134,6 @@ class ImageFormat:
                 colors=colors,
                 values=values,
             )
-        except ValueError as error:
-            raise DataError(f"{path} is damaged ({error}): restore it from a copy") from error
 
     def numbers(self, labels: Sequence[str], source: str) -> list[int]:
         """Return the numbers that classes have in the run; warn where it has others too.
@@ -254,8 +249,7 @@ class ImageTask(Task):
             "resize": resize,
             **more,
         }
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        files.write_text(folder / IMAGES, text)
+        write_facts(folder / IMAGES, content)
 
 
 def check_heads(name: str, weight: float, has_heads: bool) -> None:

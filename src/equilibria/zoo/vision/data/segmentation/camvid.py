@@ -271,9 +271,7 @@ def read_camvid32(
 _UNLISTED = 254
 
 
-def _classes(
-    path: Path,
-) -> tuple[tuple[str, ...], tuple[tuple[int, int, int], ...], np.ndarray]:
+def _classes(path: Path) -> tuple[tuple[str, ...], tuple[tuple[int, int, int], ...], np.ndarray]:
     """Names and colours of the classes, and the class of each colour; void is none."""
     with read_errors(path):
         lines = [line.split() for line in path.read_text("utf-8").splitlines() if line.strip()]

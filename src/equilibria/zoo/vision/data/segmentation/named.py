@@ -153,13 +153,7 @@ def read_voc(
     splits = {split: _pairs(root, split) for split in ("train", "val")}
     colors = palette(len(VOC_LABELS))
     return read_listed(
-        files.title,
-        root,
-        splits,
-        size=size,
-        numbers=VOC_NUMBERS,
-        labels=VOC_LABELS,
-        colors=colors,
+        files.title, root, splits, size=size, numbers=VOC_NUMBERS, labels=VOC_LABELS, colors=colors
     )
 
 

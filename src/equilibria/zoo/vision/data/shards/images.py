@@ -220,10 +220,7 @@ class ShardImages:
         return replace(self, numbers=tuple(numbers))
 
     def decode(
-        self,
-        samples: Sequence[tuple[str, Raw]],
-        drawn: Tensor | None = None,
-        smallest: float = 1.0,
+        self, samples: Sequence[tuple[str, Raw]], drawn: Tensor | None = None, smallest: float = 1.0
     ) -> tuple[Tensor, Tensor]:
         """Decode samples, several at once.
 
