@@ -63,6 +63,24 @@ class Counted:
         return self.f(z, *operands)
 
 
+class Clone(torch.autograd.Function):
+    """The identity; a test says what passes through it backward or forward."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+
+INEXACT: list[eq.Adjoint] = [
+    *(eq.JacobianFree(), eq.NeumannPhantom(steps=3, damping=0.7)),
+    *(eq.Phantom(steps=3, damping=0.7), eq.Unrolled(), eq.Unrolled(checkpoint=True)),
+]
+"""Adjoints that need no linear solver."""
+
 TIGHT: dict[str, Any] = {"rtol": 1e-12, "max_evals": 300}
 """Options of a forward or a linear solver whose error vanishes beside that of a difference."""
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 from problems import normal, with_norm
-from references import TIGHT, Counted, exact_adjoint, iterate, vector_jacobian
+from references import INEXACT, TIGHT, Clone, Counted, exact_adjoint, iterate, vector_jacobian
 
 import equilibria as eq
 
@@ -70,12 +70,8 @@ def test_implicit_reports_its_backward_solve() -> None:
     assert (sol.adjoint.stats.residual <= 1e-7).all()
 
 
-class Cut(torch.autograd.Function):
-    """The identity, through which no gradient passes."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
+class Cut(Clone):
+    """Through which no gradient passes."""
 
     @staticmethod
     def backward(ctx, g):
@@ -215,17 +211,7 @@ def test_unrolled_to_the_end_is_exact(solver, checkpoint: bool) -> None:
     torch.testing.assert_close(grad, exact, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize(
-    "adjoint",
-    [
-        eq.JacobianFree(),
-        eq.NeumannPhantom(steps=3, damping=0.7),
-        eq.Phantom(steps=3, damping=0.7),
-        eq.Unrolled(),
-        eq.Unrolled(checkpoint=True),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("adjoint", INEXACT, ids=repr)
 def test_inexact_adjoints_reach_weights_that_f_closes_over(adjoint) -> None:
     """A closed-over tensor gets the same gradient as the operand that it could be."""
     z0, x, g = setting()

@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 from problems import normal, with_norm
+from references import INEXACT
 from torch import nn
 
 import equilibria as eq
@@ -146,18 +147,7 @@ def test_a_tolerance_of_zero_stays_one() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(
-    "adjoint",
-    [
-        eq.Implicit(),
-        eq.JacobianFree(),
-        eq.NeumannPhantom(steps=3),
-        eq.Phantom(steps=3),
-        eq.Unrolled(),
-        eq.Unrolled(checkpoint=True),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("adjoint", [eq.Implicit(), *INEXACT], ids=repr)
 def test_every_adjoint_sees_the_function_of_the_forward(adjoint, dtype: torch.dtype) -> None:
     seen = []
 

@@ -263,14 +263,13 @@ def test_warnings_are_at_the_users_line() -> None:
 # --- methods of others ---------------------------------------------------------------------------
 
 
-class Halfway(eq.Solver):
-    """A solver written outside, with a wish."""
+def own(kind: Any, **methods: Any) -> Any:
+    """A method of a user's own, whose functions return what is said of their arguments."""
+    made = {name: lambda self, *given, what=what: what(*given) for name, what in methods.items()}
+    return type("Mine", (kind,), made)()
 
-    def start(self, tracked: bool, jacobian: Any) -> Stepper:
-        return _Halfway()
 
-
-class _Halfway(Stepper):
+class HalfwayStepper(Stepper):
     def step(self, now: Any) -> Any:
         return [(a + b) / 2 for a, b in zip(now.z, now.f, strict=True)]
 
@@ -278,14 +277,9 @@ class _Halfway(Stepper):
         pass
 
 
-class Cut(Halfway):
-    def start(self, tracked: bool, jacobian: Any) -> Stepper:
-        return _Cut()
-
-
-class _Cut(_Halfway):
-    def step(self, now: Any) -> Any:
-        return [row[:, :2] for row in now.f]
+def halfway(kind: Any = HalfwayStepper, **methods: Any) -> eq.Solver:
+    """A solver written outside."""
+    return own(eq.Solver, start=lambda *_: own(kind, **methods))
 
 
 @pytest.mark.parametrize("drop", [False, True])
@@ -297,36 +291,14 @@ class _Cut(_Halfway):
 def test_a_solver_of_others(adjoint: Any, drop: bool) -> None:
     x = X.clone().requires_grad_()
     sol = eq.fixed_point(
-        tanh, torch.zeros_like(X), x, solver=Halfway(), adjoint=adjoint, drop_finished=drop
+        tanh, torch.zeros_like(X), x, solver=halfway(), adjoint=adjoint, drop_finished=drop
     )
     assert (sol.status == CONVERGED).all()
     sol.value.sum().backward()
     assert x.grad is not None and bool((x.grad > 0.9).all())
 
 
-class Bare(Halfway):
-    def start(self, tracked: bool, jacobian: Any) -> Stepper:
-        return _Bare()
-
-
-class _Bare(_Halfway):
-    def step(self, now: Any) -> Any:
-        return now.f[0]
-
-
-def test_a_fault_of_a_solver_is_called_its_own() -> None:
-    with pytest.raises(TypeError, match="the step of Bare returned Tensor: expected a matrix"):
-        eq.fixed_point(tanh, torch.zeros_like(X), X, solver=Bare())
-    with pytest.raises(ValueError, match=r"the step of Cut returned .*\(3, 2\).*\(3, 4\)"):
-        eq.fixed_point(tanh, torch.zeros_like(X), X, solver=Cut())
-
-
-class Remembers(Halfway):
-    def start(self, tracked: bool, jacobian: Any) -> Stepper:
-        return _Remembers()
-
-
-class _Remembers(_Halfway):
+class Remembers(HalfwayStepper):
     def step(self, now: Any) -> Any:
         self.kept = now.z
         self.spent = torch.ones_like(now.size, dtype=torch.int64)
@@ -342,7 +314,11 @@ def test_samples_leave_only_after_a_step() -> None:
     """Also those that start solved: a stepper has made its memory by then."""
     x = torch.cat([torch.zeros(2, 4), X])
     sol = eq.fixed_point(
-        lambda z, x: x + 0.5 * z, torch.zeros_like(x), x, solver=Remembers(), drop_finished=True
+        lambda z, x: x + 0.5 * z,
+        torch.zeros_like(x),
+        x,
+        solver=halfway(Remembers),
+        drop_finished=True,
     )
     assert (sol.status == CONVERGED).all()
     torch.testing.assert_close(sol.value, 2 * x, rtol=1e-3, atol=0)
@@ -365,11 +341,6 @@ class Richardson(eq.LinearSolver):
         return u, torch.zeros_like(budget), start.size
 
 
-class Flat(Richardson):
-    def cycle(self, product: Any, start: Any, goal: Any, budget: Any, active: Any) -> Any:
-        return [u.flatten() for u in start.u], torch.zeros_like(budget), start.size
-
-
 def backward(linear: Any) -> tuple[torch.Tensor, Any]:
     x = X.clone().requires_grad_()
     sol = eq.fixed_point(tanh, torch.zeros_like(X), x, adjoint=eq.Implicit(linear=linear))
@@ -386,39 +357,44 @@ def test_a_linear_solver_of_others_is_measured() -> None:
     with pytest.warns(eq.SolveWarning):
         _, adjoint = backward(Zeros())
     assert (adjoint.status == STALLED).all() and (adjoint.stats.residual == 1).all()
-    with pytest.raises(ValueError, match=r"Flat.cycle returned .*12.* expected .*\(3, 4\)"):
-        backward(Flat())
-
-
-def returns(kind: Any, method: str, what: Any) -> Any:
-    """A method of a user's own, of which one function returns `what`, of its arguments."""
-    return type("Mine", (kind,), {method: lambda self, *given: what(*given)})()
 
 
 FAULTS = {
-    "no stepper": (returns(Halfway, "start", lambda *_: 3), "Mine.start returned 3"),
+    "no matrix": (
+        halfway(step=lambda now: now.f[0]),
+        "the step of Mine returned Tensor: expected a matrix",
+    ),
+    "other columns": (
+        halfway(step=lambda now: [row[:, :2] for row in now.f]),
+        r"the step of Mine returned .*\(3, 2\).*\(3, 4\)",
+    ),
+    "flat": (
+        own(eq.LinearSolver, cycle=lambda p, s, g, b, a: ([s.u[0].flatten()], 0 * b, s.size)),
+        r"Mine.cycle returned .*12.* expected .*\(3, 4\)",
+    ),
+    "no stepper": (own(eq.Solver, start=lambda *_: 3), "Mine.start returned 3"),
     "no pair": (
-        returns(Richardson, "cycle", lambda p, start, *_: (start.u, start.size)),
+        own(eq.LinearSolver, cycle=lambda p, start, *_: (start.u, start.size)),
         r"Mine.cycle returned tuple\(list\(Tensor\), Tensor\): expected u like the start",
     ),
     "no tensor": (
-        returns(Richardson, "cycle", lambda p, start, *_: (start.u, 1, start.size)),
+        own(eq.LinearSolver, cycle=lambda p, start, *_: (start.u, 1, start.size)),
         r"Mine.cycle returned tuple\(int, Tensor\): expected",
     ),
     "too many": (
-        returns(Richardson, "cycle", lambda p, start, goal, b, a: (start.u, b + 1, start.size)),
+        own(eq.LinearSolver, cycle=lambda p, start, goal, b, a: (start.u, b + 1, start.size)),
         "Mine.cycle took 100 products, more than its budget",
     ),
     "no list": (
-        returns(Richardson, "cycle", lambda p, start, g, b, a: (start.u[0], b, start.size)),
+        own(eq.LinearSolver, cycle=lambda p, start, g, b, a: (start.u[0], b, start.size)),
         "Mine.cycle returned Tensor: expected u like the start",
     ),
     "a tensor": (
-        returns(eq.Adjoint, "solve", lambda product, g: g[0]),
+        own(eq.Adjoint, solve=lambda product, g: g[0]),
         "Mine.solve returned Tensor: expected as g",
     ),
     "no leaves": (
-        returns(eq.Adjoint, "solve", lambda product, g: None),
+        own(eq.Adjoint, solve=lambda product, g: None),
         "Mine.solve returned NoneType: expected as g",
     ),
 }
@@ -442,7 +418,7 @@ def test_an_option_without_a_dataclass_is_explained() -> None:
         momentum: float = 0.5
 
         def start(self, tracked: bool, jacobian: Any) -> Stepper:
-            return _Halfway()
+            return HalfwayStepper()
 
     with pytest.raises(TypeError, match="Heavy has 'momentum', but not as an option: decorate"):
         Heavy(momentum=0.9)  # pyright: ignore

@@ -113,26 +113,39 @@ def test_a_model_by_inductor(pair) -> None:
     assert_compiles(Model(solver=solver, adjoint=adjoint), "inductor", size=size)
 
 
-def test_weights_that_change() -> None:
-    assert_compiles(Model(), "eager", rounds=3, inference=True)
+class Outer(nn.Module):
+    """A cell with a layer inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = eq.DEQ(Gated(), solver=eq.Anderson(rtol=1e-6))
+        self.weight = nn.Parameter(0.1 * normal(8, 8, seed=9).float())
+
+    def forward(self, z, x):
+        return torch.tanh(z @ self.weight + self.inner(0.3 * z + x).value)
 
 
-def test_weights_that_change_under_inductor() -> None:
-    assert_compiles(Plain(), "inductor", rounds=3)
-
-
-def test_a_bare_fixed_point() -> None:
-    assert_compiles(Bare(), "aot_eager", inference=True)
-
-
-def test_a_bare_fixed_point_with_checkpoints() -> None:
-    assert_compiles(Bare(adjoint=eq.Unrolled(checkpoint=True)), "eager")
+PROGRAMS = {
+    "weights that change": (Model, "eager", {"rounds": 3, "inference": True}),
+    "weights that change, by inductor": (Plain, "inductor", {"rounds": 3}),
+    "bare": (Bare, "aot_eager", {"inference": True}),
+    "bare, checkpointed": (lambda: Bare(adjoint=eq.Unrolled(checkpoint=True)), "eager", {}),
+    "drop_finished": (lambda: Model(drop_finished=True), "aot_eager", {}),
+    "coupled": (lambda: Model(coupled=True), "aot_eager", {}),
+    "compiled cell": (
+        lambda: Model(torch.compile(Gated(), backend="aot_eager")),
+        "aot_eager",
+        {},
+    ),
+    "a layer in a layer": (lambda: Model(Outer()), "eager", {}),
+}
 
 
 @pytest.mark.filterwarnings("ignore:f was compiled for a single backward")
-@pytest.mark.parametrize("words", [{"drop_finished": True}, {"coupled": True}], ids=str)
-def test_options_of_the_layer(words) -> None:
-    assert_compiles(Model(**words), "aot_eager")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program(name: str) -> None:
+    make, backend, options = PROGRAMS[name]
+    assert_compiles(make(), backend, **options)
 
 
 class Counting:
@@ -180,23 +193,6 @@ def test_the_cell_is_not_replayed(words, compiled) -> None:
 
     torch.compile(lambda x: cross(x), **words)(X)
     assert seen == [compiled]
-
-
-def test_a_compiled_cell_in_a_compiled_model() -> None:
-    assert_compiles(Model(torch.compile(Gated(), backend="aot_eager")), "aot_eager")
-
-
-def test_a_layer_in_a_layer() -> None:
-    class Outer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = eq.DEQ(Gated(), solver=eq.Anderson(rtol=1e-6))
-            self.weight = nn.Parameter(0.1 * normal(8, 8, seed=9).float())
-
-        def forward(self, z, x):
-            return torch.tanh(z @ self.weight + self.inner(0.3 * z + x).value)
-
-    assert_compiles(Model(Outer()), "eager")
 
 
 def test_what_a_solution_tells() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from maps import BATCH, WIDTH, cell, start
 from problems import normal, with_norm
-from references import TIGHT, Counted, gradients, iterate, loss, tight
+from references import TIGHT, Clone, Counted, gradients, iterate, loss, tight
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -256,12 +256,8 @@ def test_history_outside_is_walked_once() -> None:
     """The graph behind a closed-over tensor is gone through once, however f uses the tensor."""
     v, b = parameters()
 
-    class Count(torch.autograd.Function):
+    class Count(Clone):
         passes = 0
-
-        @staticmethod
-        def forward(ctx, value):
-            return value.clone()
 
         @staticmethod
         def backward(ctx, grad):

@@ -21,36 +21,24 @@ def half(z, *_):
 # What f returns.
 
 
-@pytest.mark.parametrize(
-    ("f", "error", "words"),
-    [
-        (lambda z: z[:, :2], ValueError, ["(3, 2)", "(3, 4)"]),
-        (lambda z: z[:1], ValueError, ["(1, 4)", "(3, 4)"]),
-        (lambda z: z.sum(), ValueError, ["()", "(3, 4)"]),
-        (lambda z: z.double(), TypeError, ["float64", "float32"]),
-        (lambda z: z.bfloat16(), TypeError, ["bfloat16", "float32"]),
-        (lambda z: z.int(), TypeError, ["int32", "float32"]),
-        (lambda z: (z, z), TypeError, []),
-        (lambda z: [z], TypeError, []),
-        (lambda z: {"z": z}, TypeError, []),
-        (lambda z: None, TypeError, []),
-        (lambda z: 1.0, TypeError, ["float"]),
-    ],
-    ids=[
-        "shape",
-        "batch",
-        "scalar",
-        "double",
-        "bfloat16",
-        "int",
-        "tuple",
-        "list",
-        "dict",
-        "none",
-        "number",
-    ],
-)
-def test_f_returns_something_else(f, error, words) -> None:
+RETURNED = {
+    "shape": (lambda z: z[:, :2], ValueError, ["(3, 2)", "(3, 4)"]),
+    "batch": (lambda z: z[:1], ValueError, ["(1, 4)", "(3, 4)"]),
+    "scalar": (lambda z: z.sum(), ValueError, ["()", "(3, 4)"]),
+    "double": (lambda z: z.double(), TypeError, ["float64", "float32"]),
+    "bfloat16": (lambda z: z.bfloat16(), TypeError, ["bfloat16", "float32"]),
+    "int": (lambda z: z.int(), TypeError, ["int32", "float32"]),
+    "tuple": (lambda z: (z, z), TypeError, []),
+    "list": (lambda z: [z], TypeError, []),
+    "dict": (lambda z: {"z": z}, TypeError, []),
+    "none": (lambda z: None, TypeError, []),
+    "number": (lambda z: 1.0, TypeError, ["float"]),
+}
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_f_returns_something_else(name: str) -> None:
+    f, error, words = RETURNED[name]
     with pytest.raises((TypeError, ValueError)) as caught:
         eq.fixed_point(f, Z0)
     assert isinstance(caught.value, error)
@@ -88,38 +76,25 @@ def test_an_error_inside_f_is_not_dressed_up() -> None:
 # The state and the operands.
 
 
-@pytest.mark.parametrize(
-    ("z0", "error", "word"),
-    [
-        (torch.zeros(3, 4, dtype=torch.bfloat16), TypeError, "bfloat16"),
-        (torch.zeros(3, 4, dtype=torch.float16), TypeError, "float16"),
-        (torch.zeros(3, 4, dtype=torch.int64), TypeError, "int64"),
-        (torch.zeros(3, 4, dtype=torch.complex64), TypeError, "complex64.*view_as_real"),
-        (torch.tensor(1.0), ValueError, r"batch.*reshape\(1\)"),
-        ((torch.zeros(3, 4), torch.zeros(3, 0)), ValueError, r"without entries.*\(3, 0\)"),
-        ((), ValueError, "tensor"),
-        (None, (TypeError, ValueError), "tensor"),
-        (1.0, TypeError, "float"),
-        ((torch.zeros(3, 2), torch.zeros(2, 2)), ValueError, "batch"),
-        ((torch.zeros(3, 2), torch.zeros(3, 2).double()), TypeError, "float64"),
-        ((torch.zeros(3, 2), "b"), TypeError, "str"),
-    ],
-    ids=[
-        "bfloat16",
-        "float16",
-        "int",
-        "complex",
-        "no_axis",
-        "no_entries",
-        "no_leaf",
-        "none",
-        "number",
-        "two_batches",
-        "two_dtypes",
-        "string",
-    ],
-)
-def test_bad_state(z0, error, word: str) -> None:
+STATES = {
+    "bfloat16": (torch.zeros(3, 4, dtype=torch.bfloat16), TypeError, "bfloat16"),
+    "float16": (torch.zeros(3, 4, dtype=torch.float16), TypeError, "float16"),
+    "int": (torch.zeros(3, 4, dtype=torch.int64), TypeError, "int64"),
+    "complex": (torch.zeros(3, 4, dtype=torch.complex64), TypeError, "complex64.*view_as_real"),
+    "no_axis": (torch.tensor(1.0), ValueError, r"batch.*reshape\(1\)"),
+    "no_entries": ((torch.zeros(3, 4), torch.zeros(3, 0)), ValueError, r"without.*\(3, 0\)"),
+    "no_leaf": ((), ValueError, "tensor"),
+    "none": (None, (TypeError, ValueError), "tensor"),
+    "number": (1.0, TypeError, "float"),
+    "two_batches": ((torch.zeros(3, 2), torch.zeros(2, 2)), ValueError, "batch"),
+    "two_dtypes": ((torch.zeros(3, 2), torch.zeros(3, 2).double()), TypeError, "float64"),
+    "string": ((torch.zeros(3, 2), "b"), TypeError, "str"),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_bad_state(name: str) -> None:
+    z0, error, word = STATES[name]
     with pytest.raises(error, match=word):
         eq.fixed_point(lambda z: z, z0)
 
@@ -156,50 +131,38 @@ def test_shared_is_given_as_it_is() -> None:
 # Options.
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        (eq.Picard, {"damping": 0.0}),
-        (eq.Picard, {"damping": 2.0}),
-        (eq.Picard, {"damping": -1.0}),
-        (eq.Picard, {"damping": float("nan")}),
-        (eq.Picard, {"rtol": -1e-3}),
-        (eq.Picard, {"rtol": float("nan")}),
-        (eq.Picard, {"rtol": float("inf")}),
-        (eq.Picard, {"atol": -1.0}),
-        (eq.Picard, {"max_evals": 0}),
-        (eq.Picard, {"max_evals": -3}),
-        (eq.Picard, {"patience": 0}),
-        (eq.Anderson, {"history": 0}),
-        (eq.Anderson, {"history": -1}),
-        (eq.Anderson, {"ridge": -1e-9}),
-        (eq.Anderson, {"period": 0}),
-        (eq.Anderson, {"damping": 2.5}),
-        (eq.Broyden, {"memory": 0}),
-        (eq.GMRES, {"restart": 0}),
-        (eq.GMRES, {"rtol": -1.0}),
-        (eq.BiCGSTAB, {"max_evals": 0}),
-        (eq.Neumann, {"atol": -1.0}),
-        (eq.DirectSolve, {"rtol": -1.0}),
-        (eq.Phantom, {"steps": 0}),
-        (eq.Phantom, {"damping": 0.0}),
-        (eq.NeumannPhantom, {"steps": -1}),
-        (eq.NeumannPhantom, {"damping": 2.0}),
-        (eq.Auto, {"history": 0}),
-        (eq.Auto, {"rtol": -1.0}),
-        (eq.Shine, {"refine": -1}),
-        (eq.Shine, {"fallback": -1.0}),
-        (eq.Implicit, {"follow": -1.0}),
-        (eq.Unrolled, {"max_evals": -1}),
-    ],
-    ids=lambda value: value.__name__ if isinstance(value, type) else str(value),
-)
-def test_impossible_option(kind, options) -> None:
+NAN, INF = float("nan"), float("inf")
+IMPOSSIBLE: dict[type, dict[str, list[float]]] = {
+    eq.Picard: {
+        "damping": [0.0, 2.0, -1.0, NAN],
+        "rtol": [-1e-3, NAN, INF],
+        "atol": [-1.0],
+        "max_evals": [0, -3],
+        "patience": [0],
+    },
+    eq.Anderson: {"history": [0, -1], "ridge": [-1e-9], "period": [0], "damping": [2.5]},
+    eq.Broyden: {"memory": [0]},
+    eq.Auto: {"history": [0], "rtol": [-1.0]},
+    eq.GMRES: {"restart": [0], "rtol": [-1.0]},
+    eq.BiCGSTAB: {"max_evals": [0]},
+    eq.Neumann: {"atol": [-1.0]},
+    eq.DirectSolve: {"rtol": [-1.0]},
+    eq.Implicit: {"follow": [-1.0]},
+    eq.Phantom: {"steps": [0], "damping": [0.0]},
+    eq.NeumannPhantom: {"steps": [-1], "damping": [2.0]},
+    eq.Shine: {"refine": [-1], "fallback": [-1.0]},
+    eq.Unrolled: {"max_evals": [-1]},
+}
+
+
+@pytest.mark.parametrize("kind", IMPOSSIBLE)
+def test_impossible_options(kind) -> None:
     """At construction, and the message names the option, what was given and what is possible."""
-    (name,) = options
-    with pytest.raises(ValueError, match=name) as caught:
-        kind(**options)
-    assert str(options[name]) in str(caught.value) and kind.__name__ in str(caught.value)
+    for name, values in IMPOSSIBLE[kind].items():
+        for value in values:
+            with pytest.raises(ValueError, match=name) as caught:
+                kind(**{name: value})
+            assert str(value) in str(caught.value) and kind.__name__ in str(caught.value)
 
 
 @pytest.mark.parametrize(

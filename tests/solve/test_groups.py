@@ -53,6 +53,11 @@ def mix(z: torch.Tensor, x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
     return torch.tanh(a @ z) + x
 
 
+def together(x: torch.Tensor, index: torch.Tensor = INDEX, **options) -> eq.Solution:
+    a = eq.shared(whole(index))
+    return eq.fixed_point(mix, torch.zeros_like(x), x, a, coupled=index, **options)
+
+
 def alone(sample: int, x: torch.Tensor, index: torch.Tensor, **options) -> tuple:
     rows = index == sample
     own = x[rows].detach().requires_grad_()
@@ -67,9 +72,7 @@ def alone(sample: int, x: torch.Tensor, index: torch.Tensor, **options) -> tuple
 def test_a_group_is_solved_as_if_alone(solver: Solver, index: torch.Tensor) -> None:
     x = normal(9, 4, seed=4).requires_grad_()
     options = {"solver": solver, "adjoint": ADJOINTS[0]}
-    sol = eq.fixed_point(
-        mix, torch.zeros_like(x), x, eq.shared(whole(index)), coupled=index, **options
-    )
+    sol = together(x, index, **options)
     (grad,) = torch.autograd.grad(sol.value.square().sum(), x)
     assert sol.status.tolist() == [CONVERGED] * 3
     for sample in range(3):
@@ -86,9 +89,7 @@ def test_a_group_is_solved_as_if_alone(solver: Solver, index: torch.Tensor) -> N
 def test_every_adjoint_sees_groups(adjoint: eq.Implicit) -> None:
     x = normal(9, 4, seed=4).requires_grad_()
     options = {"solver": eq.Picard(**TIGHT), "adjoint": adjoint}
-    sol = eq.fixed_point(
-        mix, torch.zeros_like(x), x, eq.shared(whole(INDEX)), coupled=INDEX, **options
-    )
+    sol = together(x, **options)
     (grad,) = torch.autograd.grad(sol.value.square().sum(), x)
     if isinstance(adjoint, eq.Implicit):
         assert sol.adjoint is not None
@@ -102,9 +103,7 @@ def test_every_adjoint_sees_groups(adjoint: eq.Implicit) -> None:
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
 def test_a_sick_group_harms_no_other(solver: Solver) -> None:
     x = normal(9, 4, seed=4)
-    good = eq.fixed_point(
-        mix, torch.zeros_like(x), x, eq.shared(whole(INDEX)), coupled=INDEX, solver=solver
-    )
+    good = together(x, solver=solver)
     x[INDEX == 2] = torch.nan
     bad = eq.fixed_point(by_blocks, torch.zeros_like(x), x, coupled=INDEX, solver=solver)
     assert bad.status.tolist() == [CONVERGED, CONVERGED, NONFINITE]
@@ -162,12 +161,11 @@ def test_an_absolute_tolerance_of_the_adjoint_too(linear: type) -> None:
 
 def test_second_derivatives_and_transforms() -> None:
     x = normal(9, 2, seed=5).requires_grad_()
-    options = {"solver": eq.Picard(**TIGHT), "adjoint": eq.Implicit(linear=eq.GMRES(**TIGHT))}
-
+    options = {"solver": eq.Picard(**TIGHT), "adjoint": ADJOINTS[0], "coupled": INDEX}
     a = eq.shared(whole(INDEX))
 
     def solution(x: torch.Tensor) -> torch.Tensor:
-        return eq.fixed_point(mix, torch.zeros_like(x), x, a, coupled=INDEX, **options).value
+        return eq.fixed_point(mix, torch.zeros_like(x), x, a, **options).value
 
     assert torch.autograd.gradgradcheck(
         lambda x: solution(x).square(), x, atol=1e-4, fast_mode=True
@@ -236,15 +234,7 @@ def test_by_row_in_groups(method: type) -> None:
     """The residual of a group is that of its worst row, whoever its mates are."""
     x = normal(9, 4, seed=7) * torch.logspace(0, -6, 9, dtype=torch.float64)[:, None]
     solver = method(rtol=1e-5, per_row=True, max_evals=300)
-    sol = eq.fixed_point(
-        mix,
-        torch.zeros_like(x),
-        x,
-        eq.shared(whole(INDEX)),
-        coupled=INDEX,
-        solver=solver,
-        trace=True,
-    )
+    sol = together(x, solver=solver, trace=True)
     f = mix(sol.value, x, whole(INDEX))
     rows = (f - sol.value).norm(dim=1) / f.norm(dim=1)
     worst = torch.stack([rows[sample == INDEX].max() for sample in range(3)])
@@ -259,34 +249,15 @@ def test_by_row_under_phantom_and_backward() -> None:
     a, x = chain(40, torch.float64)
     x.requires_grad_()
     solver = eq.Picard(rtol=1e-6, per_row=True, max_evals=2000)
+    f = lambda z, x: a @ z + x  # noqa: E731
     for adjoint in (eq.Phantom(steps=2), eq.Implicit(linear=solver)):
-        sol = eq.fixed_point(
-            lambda z, x: a @ z + x,
-            torch.zeros_like(x),
-            x,
-            coupled=True,
-            solver=solver,
-            adjoint=adjoint,
-        )
+        options = {"coupled": True, "solver": solver, "adjoint": adjoint}
+        sol = eq.fixed_point(f, torch.zeros_like(x), x, **options)
         assert int(sol.status) == CONVERGED
-        sol.value[-1].sum().backward()
-    found = torch.linalg.solve(
-        (torch.eye(40, dtype=torch.float64) - a).T, torch.eye(40)[-1].double()
-    )
-    (grad,) = torch.autograd.grad(
-        eq.fixed_point(
-            lambda z, x: a @ z + x,
-            torch.zeros_like(x),
-            x,
-            coupled=True,
-            solver=solver,
-            adjoint=eq.Implicit(linear=solver),
-        )
-        .value[-1]
-        .sum(),
-        x,
-    )
-    torch.testing.assert_close(grad[:, 0], found, rtol=1e-3, atol=0.0)
+        (grad,) = torch.autograd.grad(sol.value[-1].sum(), x)
+    eye = torch.eye(40, dtype=torch.float64)
+    wanted = torch.linalg.solve((eye - a).T, eye[-1])
+    torch.testing.assert_close(grad[:, 0], wanted, rtol=1e-3, atol=0.0)
 
 
 def test_an_absolute_tolerance_by_row() -> None:

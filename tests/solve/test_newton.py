@@ -7,7 +7,7 @@ import pytest
 import torch
 from maps import Module
 from problems import BY_NAME, normal, relative_residual, spread, with_norm, with_spectrum
-from references import Counted
+from references import Clone, Counted
 from torch.utils.checkpoint import checkpoint
 
 import equilibria as eq
@@ -268,12 +268,8 @@ def test_what_can_be_differentiated_once_only(dtype: torch.dtype, drop_finished:
         assert (residual[done] <= 1.01 * rtol + 8 * torch.finfo(dtype).eps).all()
 
 
-class Fault(torch.autograd.Function):
-    """The identity, whose derivative has a fault."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
+class Fault(Clone):
+    """Whose derivative has a fault."""
 
     @staticmethod
     def backward(ctx, g):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from references import Clone
 from torch import distributed, nn
 from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
@@ -52,15 +53,7 @@ def test_is_wrapped_and_is_mapped() -> None:
 def test_a_batch_of_gradients_is_told() -> None:
     seen = []
 
-    class Look(torch.autograd.Function):
-        @staticmethod
-        def forward(x):
-            return x.clone()
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            pass
-
+    class Look(Clone):
         @staticmethod
         def backward(ctx, g):
             seen.append(private.is_batched_gradient(g))
@@ -121,15 +114,7 @@ def test_what_is_compiled() -> None:
 def test_alive_takes_off_the_wrapper_of_a_level_that_has_ended() -> None:
     kept = []
 
-    class Keep(torch.autograd.Function):
-        @staticmethod
-        def forward(x):
-            return x.clone()
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            ctx.save_for_backward(*inputs)
-
+    class Keep(Clone):
         @staticmethod
         def backward(ctx, g):
             (x,) = ctx.saved_tensors
@@ -180,15 +165,7 @@ def test_primal_and_has_tangent_outside_of_transforms() -> None:
 def test_forward_mode_is_switched_on_in_a_jvp_rule() -> None:
     seen = []
 
-    class Rule(torch.autograd.Function):
-        @staticmethod
-        def forward(x):
-            return x.clone()
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            pass
-
+    class Rule(Clone):
         @staticmethod
         def jvp(ctx, t):
             enabled = torch._C._is_fwd_grad_enabled  # pyright: ignore
