@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 import zipfile
+from collections.abc import Iterable
 
 import pytest
 
@@ -19,14 +20,19 @@ PARTS = {
 MEMBERS = {f"{n:03}.cls": f"{n}\n".encode() * 200 for n in range(8)}
 
 
-def tar(form: int = tarfile.PAX_FORMAT) -> bytes:
+def tar_of(files: Iterable[tuple[str, bytes]], form: int = tarfile.PAX_FORMAT) -> bytes:
+    """An archive of files, each a name and its content."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w", format=form) as packed:
-        for name, each in MEMBERS.items():
+        for name, each in files:
             entry = tarfile.TarInfo(name)
             entry.size = len(each)
             packed.addfile(entry, io.BytesIO(each))
     return content.getvalue()
+
+
+def tar(form: int = tarfile.PAX_FORMAT) -> bytes:
+    return tar_of(MEMBERS.items(), form)
 
 
 def zipped(method: int = zipfile.ZIP_DEFLATED, folder: str = "MUTAG/", twice: str = "") -> bytes:

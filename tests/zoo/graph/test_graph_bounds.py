@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from drawn_graphs import NODES, TIGHT, draw, edges_of, normal, uneven
 
 import equilibria as eq
 from equilibria.run import models
+from equilibria.run import recipe as recipes
 from equilibria.run.initialization import Initialization
+from equilibria.run.trainer import Trainer
 from equilibria.zoo.graph import model as graph
 
 BOUNDED = (graph.IGNN, graph.FiniteIGNN)
@@ -168,3 +171,33 @@ def test_weights_that_a_recipe_draws_outside_of_the_bounds_are_refused():
         Initialization(ensemble="orthogonal", scale=0.9).apply(model, lambda: None)
     begun = Initialization(ensemble="orthogonal", scale=0.1).apply(model, lambda: None)
     assert begun.rows[0].gain == pytest.approx(0.1)
+
+
+# --- in a run -------------------------------------------------------------------------------------
+
+
+CHAINS = {
+    "task": {"name": "chains", "length": 4, "chains": 5},
+    "model": {"name": "ignn", "hidden": [6, 5], "normalize": "row"},
+    "optimizer": {"name": "SGD", "lr": 100.0},
+    "epochs": 1,
+    "epoch_steps": 3,
+    "batch_size": 1,
+}
+
+
+def test_the_bound_of_every_layer_holds_after_every_step_and_not_by_standing_still():
+    recipe = recipes.parse({**CHAINS, "description": "Chains."})
+    trainer = Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
+    layers = [layer for layer in trainer.model.modules() if isinstance(layer, graph.IGNN)]
+    assert len(layers) == 2
+    for _ in range(3):
+        before = [layer.recurrent.weight.detach().clone() for layer in layers]
+        trainer.train_step()
+        for layer, old in zip(layers, before, strict=True):
+            new = layer.recurrent.weight.detach()
+            assert float(new.abs().sum(1).max()) <= 0.9 * (1 + 1e-6)
+            assert not torch.equal(new, old)
+    evaluated = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    trainer.model.eval()(trainer.feed.batch(0).inputs)
+    assert all(torch.equal(v, evaluated[k]) for k, v in trainer.model.state_dict().items())

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 import equilibria as eq
+from equilibria.run.cli.main import main
 from equilibria.zoo.signal.data import ShapeField, Signal, SignalField
 
 SOLVER = eq.Picard(rtol=1e-5, max_evals=200)
@@ -35,3 +36,17 @@ def network(field: SignalField | ShapeField, name="imfn", width=16, seed=0, **ch
     scale = {} if name == "siren" else {"scale": 6.0}
     fields = {"inputs": field.inputs, "outputs": field.outputs, "width": width, **scale, **changes}
     return eq.models.create(name, **fields, **options)
+
+
+def run(command, *words, status=0):
+    assert main([command, *map(str, words)]) == status
+
+
+def refusal(command, capsys, *words):
+    """The message of a command that fails, in one line."""
+    capsys.readouterr()
+    run(command, *words, status=1)
+    error = capsys.readouterr().err
+    assert error.startswith(f"equilibria {command}: error: ") and error.count("\n") == 1
+    assert "bug" not in error
+    return error

@@ -2,15 +2,16 @@
 
 import wave
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import small_signals
 import torch
 from PIL import Image
-from small_signals import network, shape_field, signal
+from small_signals import network, refusal, shape_field, signal
 
-from equilibria.run.cli.main import main
 from equilibria.zoo.io.colors import flow_colors
 from equilibria.zoo.signal.data import Signal, read_film, read_sound
 from equilibria.zoo.signal.data.files import pixels_of, write_image
@@ -53,18 +54,8 @@ def ball():
     return Path("ball.inr")
 
 
-def decode(*words, status=0):
-    assert main(["decode", *map(str, words)]) == status
-
-
-def refused(capsys, *words):
-    """The message of a command that fails, in one line."""
-    capsys.readouterr()
-    decode(*words, status=1)
-    error = capsys.readouterr().err
-    assert error.startswith("equilibria decode: error: ") and error.count("\n") == 1
-    assert "bug" not in error
-    return error
+decode = partial(small_signals.run, "decode")
+refused = partial(refusal, "decode")
 
 
 def pixels(path):
@@ -158,8 +149,7 @@ def test_derivatives_of_pictures_are_for_each_pixel_of_the_original(channels):
 
 
 def test_points_that_do_not_converge_are_said(capsys):
-    path = encoded()
-    decode(path, "-o", "a.png", "--max-evals", "2", "--gradient")
+    decode(encoded(), "-o", "a.png", "--max-evals", "2", "--gradient")
     said = capsys.readouterr().err
     assert "warning: 108 of 108 points did not converge" in said
     assert "their derivatives are inexact" in said and "fixed_point" not in said
@@ -278,12 +268,18 @@ def test_options_that_do_not_fit_are_refused(kind, words, message, capsys):
     assert [each.name for each in Path(".").iterdir()] == [f"{kind}.inr"]
 
 
-def test_options_of_shapes(ball, capsys):
-    error = refused(capsys, ball, "--resolution", "30000")
-    assert "lower --resolution" in error and "--crop" not in error
-    assert "--size is for images and films" in refused(capsys, ball, "--size", "3x3")
-    assert "resolution is 0: expected 2" in refused(capsys, ball, "--resolution", "0")
-    assert "resolution is 1: expected 2 or more" in refused(capsys, ball, "--resolution", "1")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--resolution", "30000"], "lower --resolution"),
+        (["--size", "3x3"], "--size is for images and films"),
+        (["--resolution", "0"], "resolution is 0: expected 2"),
+        (["--resolution", "1"], "resolution is 1: expected 2 or more"),
+    ],
+)
+def test_options_of_shapes(ball, words, message, capsys):
+    error = refused(capsys, ball, *words)
+    assert message in error and "--crop" not in error
 
 
 def test_nothing_is_replaced_unasked(capsys):

@@ -1,15 +1,16 @@
 """`equilibria encode`: from a file to a small file, stopped and continued, and what it refuses."""
 
 import signal as signals_of_system
+from functools import partial
 
 import numpy as np
 import pytest
+import small_signals
 import torch
 from PIL import Image
-from small_signals import network, signal
+from small_signals import network, refusal, signal
 
 from equilibria.run import recipe as recipes
-from equilibria.run.cli.main import main
 from equilibria.zoo.signal.commands import encode as command
 from equilibria.zoo.signal.data import read_image, solid, write_mesh, write_sound
 from equilibria.zoo.signal.data.files import write_image
@@ -26,18 +27,8 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(*words, status=0):
-    assert main(["encode", *map(str, words)]) == status
-
-
-def refused(capsys, *words):
-    """The message of a command that fails, in one line."""
-    capsys.readouterr()
-    run(*words, status=1)
-    error = capsys.readouterr().err
-    assert error.startswith("equilibria encode: error: ") and error.count("\n") == 1
-    assert "bug" not in error
-    return error
+run = partial(small_signals.run, "encode")
+refused = partial(refusal, "encode")
 
 
 def names(folder):

@@ -110,6 +110,10 @@ def test_a_sample_that_is_not_finite_is_forgotten():
         assert torch.isfinite(cache.read()).all()
         solution = reuse(model, x, cache).solution
         assert (solution.status == 0).all() and cache.known()
+        cache.write(states)
+        reuse(model, x[[3, 2]], cache, torch.tensor([3, 2]))
+    assert [cache.known(torch.tensor([i])) for i in range(4)] == [True, True, False, True]
+    assert (cache.read()[2] == 0).all() and (cache.read()[1] != 0).any()
 
 
 def test_the_full_batch_is_not_copied():
@@ -158,16 +162,13 @@ def test_half_the_memory():
     assert prediction.solution.stats.residual.max() < 0.02
 
 
-@pytest.mark.parametrize("samples", [0, -1, 2.0, True])
-def test_a_cache_of_no_samples_is_refused(samples):
-    with pytest.raises(ValueError, match="samples must be a positive whole number"):
-        Cache(samples)
-
-
-@pytest.mark.parametrize("dtype", [torch.int8, "float32"])
-def test_a_dtype_that_holds_no_state_is_refused(dtype):
-    with pytest.raises(TypeError, match="floating-point dtype"):
-        Cache(3, dtype=dtype)
+def test_a_cache_of_no_samples_or_of_no_state_is_refused():
+    for samples in (0, -1, 2.0, True):
+        with pytest.raises(ValueError, match="samples must be a positive whole number"):
+            Cache(samples)
+    for dtype in (torch.int8, "float32"):
+        with pytest.raises(TypeError, match="floating-point dtype"):
+            Cache(3, dtype=dtype)
 
 
 @pytest.mark.parametrize(
@@ -190,19 +191,22 @@ def test_what_is_no_index_is_refused(index, error, words):
         cache.read(index)
 
 
-def test_states_that_do_not_fit_are_refused():
+@pytest.mark.parametrize(
+    ("states", "index", "error", "words"),
+    [
+        (torch.zeros(2, 4), None, ValueError, "do not fit 3 samples"),
+        (torch.zeros(3, 4), torch.tensor([0, 1]), ValueError, "do not fit 2 samples"),
+        ((torch.zeros(3, 4),), None, TypeError, "got tuple"),
+        (torch.zeros(3, 5), None, ValueError, r"holds states of the shape \(4,\), got \(5,\)"),
+    ],
+)
+def test_states_that_do_not_fit_are_refused(states, index, error, words):
     cache = Cache(3)
     with pytest.raises(KeyError, match="the cache is empty"):
         cache.read()
-    with pytest.raises(ValueError, match="do not fit 3 samples"):
-        cache.write(torch.zeros(2, 4))
-    with pytest.raises(ValueError, match="do not fit 2 samples"):
-        cache.write(torch.zeros(3, 4), torch.tensor([0, 1]))
-    with pytest.raises(TypeError, match="got tuple"):
-        cache.write((torch.zeros(3, 4),))
     cache.write(torch.zeros(3, 4))
-    with pytest.raises(ValueError, match=r"holds states of the shape \(4,\), got \(5,\)"):
-        cache.write(torch.zeros(3, 5))
+    with pytest.raises(error, match=words):
+        cache.write(states, index)
     with pytest.raises(ValueError, match="of 3 samples and the batch has 5"):
         reuse(build("fourier"), points(5), cache)
 
@@ -239,19 +243,6 @@ def test_a_step_has_the_gradient_of_the_series_at_its_state(kind, terms):
     assert torch.equal(step, model.deq.cell(z, *model.inject(x)))
     found = torch.autograd.grad(step, wanted, g)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
-
-
-def test_a_numbered_sample_that_is_not_finite_is_forgotten():
-    model, x, cache = build("fourier", bound=None), points(5), Cache(5)
-    with torch.no_grad():
-        reuse(model, x, cache)
-        states = cache.read().clone()
-        states[3] = torch.inf
-        cache.write(states)
-        reuse(model, x[[4, 3]], cache, torch.tensor([4, 3]))
-    known = [cache.known(torch.tensor([i])) for i in range(5)]
-    assert known == [True, True, True, False, True]
-    assert (cache.read()[3] == 0).all() and (cache.read()[1] != 0).any()
 
 
 def test_a_batch_with_new_samples_begins_at_what_is_known():

@@ -14,6 +14,7 @@ from equilibria.run.data import DataError
 from equilibria.zoo.signal import data as signals
 from equilibria.zoo.signal.data import files as films
 from equilibria.zoo.signal.data import read, read_film, read_image, read_sound
+from pictures import png
 
 
 def pixels(*shape, seed=0):
@@ -112,39 +113,15 @@ def test_an_image_that_is_no_signal(tmp_path, name, array, message):
         ("a.jpg", b"\xff\xd8\xff\xe0" + bytes(30), "is not an image|is damaged"),
         ("a.mp3", b"ID3" + bytes(30), "is damaged, or no recording .*convert it"),
         ("a.wav", b"RIFF", "is damaged, or no recording"),
+        ("none.png", None, "cannot be read: No such file"),
+        ("cut.png", png(pixels(40, 40, 3).tobytes(), 40, 40, kind=2)[:-900], "is damaged"),
     ],
 )
 def test_a_foreign_file_is_named(tmp_path, name, content, message):
-    (tmp_path / name).write_bytes(content)
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=rf"{name} {message}"):
         read(tmp_path / name)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"none\.png cannot be read: No such file"):
-        read(tmp_path / "none.png")
-
-
-def test_a_truncated_image_is_damaged(tmp_path):
-    path = save(tmp_path / "a.png", pixels(40, 40, 3))
-    path.write_bytes(path.read_bytes()[:-900])
-    with pytest.raises(DataError, match=r"a\.png is damaged"):
-        read(path)
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "message"),
-    [
-        ("a.jpg", torch.zeros(2, 2, 1), r"written to \.png files; got a\.jpg"),
-        ("a.png", torch.zeros(2, 2), r"expected \(height, width, 1 or 3\)"),
-        ("a.png", torch.zeros(2, 2, 2), r"expected \(height, width, 1 or 3\)"),
-        ("a.png", torch.full((2, 2, 1), torch.nan), "NaN or infinite: nothing is written"),
-    ],
-)
-def test_what_is_no_picture_is_not_written(tmp_path, name, values, message):
-    with pytest.raises((ValueError, DataError), match=message):
-        signals.write_image(tmp_path / name, values)
-    assert list(tmp_path.iterdir()) == []
 
 
 # --- sounds --------------------------------------------------------------------------------------
@@ -166,9 +143,10 @@ def saved(path, samples, bits, rate=8000):
             file.setframerate(rate)
             file.writeframes(in_24_bits(samples))
         return path
-    kinds = {8: np.uint8, 16: np.int16, 32: np.int32, -32: np.float32}
-    scaled = {8: samples * 2**7 + 128, 16: samples * 2**15, 32: samples * 2**31, -32: samples}[bits]
-    wavfile.write(path, rate, scaled.astype(kinds[bits]))
+    kind, scale = {8: (np.uint8, 7), 16: (np.int16, 15), 32: (np.int32, 31), -32: (np.float32, 0)}[
+        bits
+    ]
+    wavfile.write(path, rate, (samples * 2.0**scale + 128 * (bits == 8)).astype(kind))
     return path
 
 
@@ -219,23 +197,17 @@ def test_a_part_of_a_sound(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("samples", "message"),
+    ("samples", "bits", "message"),
     [
-        (np.zeros(50), "is constant: every value is 0"),
-        (np.full(50, 0.25), "is constant"),
-        (TONE[3:4], "has 1 sample: "),
+        (np.zeros(50), 16, "is constant: every value is 0"),
+        (np.full(50, 0.25), 16, "is constant"),
+        (TONE[3:4], 16, "has 1 sample: "),
+        (np.append(TONE, np.nan), -32, "is damaged: a sample is not a finite number"),
     ],
 )
-def test_a_sound_that_is_no_signal(tmp_path, samples, message):
+def test_a_sound_that_is_no_signal(tmp_path, samples, bits, message):
     with pytest.raises(DataError, match=rf"a\.wav {message}"):
-        read(saved(tmp_path / "a.wav", samples, 16))
-
-
-def test_a_sound_that_is_not_finite(tmp_path):
-    samples = TONE.copy()
-    samples[7] = np.nan
-    with pytest.raises(DataError, match=r"a\.wav is damaged: a sample is not a finite number"):
-        read(saved(tmp_path / "a.wav", samples, -32))
+        read(saved(tmp_path / "a.wav", samples, bits))
 
 
 def test_what_is_no_sound_is_not_written(tmp_path):
@@ -347,17 +319,24 @@ def test_films_that_are_none(tmp_path, monkeypatch):
         read_film(tmp_path / "two", slice(0, 2))
 
 
+PICTURE = torch.zeros(2, 2, 1)
+
+
 @pytest.mark.parametrize(
-    ("name", "values", "message"),
+    ("write", "name", "values", "message"),
     [
-        ("a.mp4", torch.zeros(2, 2, 2, 1), r"written to \.gif files or folders"),
-        ("a", torch.zeros(2, 2, 1), r"expected \(frames, height, width, 1 or 3\)"),
-        ("a", torch.full((2, 2, 2, 1), torch.inf), "NaN or infinite: nothing is written"),
+        ("image", "a.jpg", PICTURE, r"written to \.png files; got a\.jpg"),
+        ("image", "a.png", PICTURE[..., 0], r"expected \(height, width, 1 or 3\)"),
+        ("image", "a.png", PICTURE.expand(2, 2, 2), r"expected \(height, width, 1 or 3\)"),
+        ("image", "a.png", PICTURE.log() * 0, "NaN or infinite: nothing is written"),
+        ("film", "a.mp4", PICTURE[None], r"written to \.gif files or folders"),
+        ("film", "a", PICTURE, r"expected \(frames, height, width, 1 or 3\)"),
+        ("film", "a", PICTURE[None].log(), "NaN or infinite: nothing is written"),
     ],
 )
-def test_what_is_no_film_is_not_written(tmp_path, name, values, message):
+def test_what_is_no_picture_is_not_written(tmp_path, write, name, values, message):
     with pytest.raises((ValueError, DataError), match=message):
-        signals.write_film(tmp_path / name, values)
+        getattr(signals, f"write_{write}")(tmp_path / name, values)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,30 +1,24 @@
 """Small tar shards of images, in WebDataset layout."""
 
-import io
-import tarfile
-
 import numpy as np
 from PIL import Image
+
+from packed import tar_of
+from pictures import content
 
 
 def picture(number, side=8, mode="RGB", kind="png"):
     """The file of an image: noise on a ground that is dark or light, by the number's parity."""
     random = np.random.default_rng(number)
     pixels = (40 if number % 2 == 0 else 160) + random.integers(0, 60, (side, side, 3))
-    file = io.BytesIO()
-    Image.fromarray(pixels.astype(np.uint8)).convert(mode).save(file, kind)
-    return file.getvalue()
+    return content(Image.fromarray(pixels.astype(np.uint8)).convert(mode), kind)
 
 
 def write(path, samples):
     """A shard of samples, each a name and the content of its files by extension."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as archive:
-        for name, files in samples:
-            for extension, content in files.items():
-                member = tarfile.TarInfo(f"{name}.{extension}")
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
+    files = ((f"{name}.{end}", each) for name, ends in samples for end, each in ends.items())
+    path.write_bytes(tar_of(files))
     return path
 
 

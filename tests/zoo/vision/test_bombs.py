@@ -1,10 +1,8 @@
 """Files made to exhaust the machine, and files that are none: refused, by name, at no cost."""
 
-import gzip
 import io
 import os
 import socket
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,40 +15,6 @@ from equilibria.run.data import DataError
 from equilibria.zoo.io import archive, decode, download
 from equilibria.zoo.vision.data import mnist
 from pictures import folder, png
-
-# --- what a header promises ----------------------------------------------------------------------
-
-
-def header(*shape):
-    return bytes((0, 0, 8, len(shape))) + struct.pack(f">{len(shape)}I", *shape)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (header(2**32 - 1, 2**32 - 1, 2**32 - 1), "0 entries, but its header says 792281624589"),
-        (header(2**32 - 1, 2**31, 2), "holds 0 entries"),  # 0 in 64 bits
-        (header(*[1] * 40) + b"\0", "its header says 40 axes"),
-        (header(0, 2**32 - 1, 2**32 - 1), "is empty"),
-    ],
-    ids=["huge", "overflow", "axes", "empty"],
-)
-@pytest.mark.parametrize("name", ["file", "file.gz"])
-def test_an_absurd_header_of_an_idx_file_is_named(tmp_path, name, content, message):
-    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-    with pytest.raises(DataError, match=message):
-        mnist.read_idx(tmp_path / name)
-
-
-BOMB = gzip.compress(header(2, 3) + bytes(1 << 26))
-
-
-def test_no_more_of_an_idx_file_is_unpacked_than_its_header_says(tmp_path, unpacked):
-    (tmp_path / "file.gz").write_bytes(BOMB)
-    with pytest.raises(DataError, match="holds more entries, but its header says 6"):
-        mnist.read_idx(tmp_path / "file.gz")
-    assert unpacked() < 100
-
 
 # --- images --------------------------------------------------------------------------------------
 

@@ -2,11 +2,9 @@
 
 import gzip
 import hashlib
-import io
 import os
 import pickle
 import pickletools
-import tarfile
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +15,6 @@ from equilibria.run import data
 from equilibria.run.data import DataError
 from equilibria.zoo.io import remote
 from equilibria.zoo.vision.data import cifar
-from equilibria.zoo.vision.data import cifar as jpeg_copy
 from equilibria.zoo.vision.data.cifar import (
     BINARY10,
     BINARY100,
@@ -28,6 +25,7 @@ from equilibria.zoo.vision.data.cifar import (
     records,
 )
 from file_server import serving
+from packed import tar_of
 from pictures import content, picture
 
 LABELS = cifar.LABELS10
@@ -52,13 +50,7 @@ def python(pixels, labels, key="labels"):
 
 
 def tar(files):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, content in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return gzip.compress(buffer.getvalue(), 1)
+    return gzip.compress(tar_of(files.items()), 1)
 
 
 BATCHES = {name: images(place, 10) for place, name in enumerate("12345t")}
@@ -78,7 +70,7 @@ def publish(monkeypatch, form, archive):
     md5 = {n: f"md5:{hashlib.md5(contents[n]).hexdigest()}" for n in VERSIONS[form].checksums}
     versions = list(VERSIONS)
     versions[form] = replace(versions[form], md5=hashlib.md5(archive).hexdigest(), checksums=md5)
-    entry = cifar.entry("cifar10", "CIFAR-10", LABELS, tuple(versions), jpeg_copy.REMOTE)
+    entry = cifar.entry("cifar10", "CIFAR-10", LABELS, tuple(versions), cifar.REMOTE)
     monkeypatch.setattr(cifar, "CIFAR10", entry)
     monkeypatch.setattr(cifar, "COUNTS", {"train": 50, "test": 10})
 
@@ -123,33 +115,26 @@ def test_what_is_missing_is_downloaded_once(tmp_path, cache, monkeypatch):
     assert (tmp_path / "cifar10" / BINARY10.archive).is_file()
 
 
-def test_missing(tmp_path, cache):
-    match = r"cifar-10-binary\.tar\.gz or cifar-10-python\.tar\.gz was not found in .*160 MB"
-    with pytest.raises(DataError, match=match):
-        data.load("cifar10", tmp_path, download=False)
+ARCHIVES = {
+    "missing": (0, None, False, r"or cifar-10-python\.tar\.gz was not found in .*160 MB"),
+    "another": (1, tar(official(1)), False, r"python\.tar\.gz is damaged or the wrong file"),
+    "cut": (0, tar(official(0))[:-400], True, r"binary\.tar\.gz is damaged \("),
+    "no batch": (
+        *(0, tar({name: each for name, each in official(0).items() if "batch_3" not in name})),
+        *(True, r"does not contain cifar-10-batches-bin/data_batch_3\.bin"),
+    ),
+}
 
 
-def test_another_archive_of_that_name(tmp_path, cache):
-    (tmp_path / "cifar-10-python.tar.gz").write_bytes(tar(official(1)))
-    with pytest.raises(DataError, match=r"cifar-10-python\.tar\.gz is damaged or the wrong file"):
-        data.load("cifar10", tmp_path, download=False)
-
-
-def test_a_cut_archive(tmp_path, cache, monkeypatch):
-    archive = tar(official(0))[:-400]
-    (tmp_path / "cifar-10-binary.tar.gz").write_bytes(archive)
-    publish(monkeypatch, 0, archive)
-    with pytest.raises(DataError, match=r"cifar-10-binary\.tar\.gz is damaged \("):
-        data.load("cifar10", tmp_path, download=False)
-
-
-def test_an_archive_without_a_batch(tmp_path, cache, monkeypatch):
-    files = official(0)
-    del files["cifar-10-batches-bin/data_batch_3.bin"]
-    archive = tar(files)
-    (tmp_path / "cifar-10-binary.tar.gz").write_bytes(archive)
-    publish(monkeypatch, 0, archive)
-    with pytest.raises(DataError, match=r"does not contain cifar-10-batches-bin/data_batch_3\.bin"):
+@pytest.mark.parametrize(
+    ("form", "archive", "published", "message"), ARCHIVES.values(), ids=ARCHIVES
+)
+def test_an_archive_that_is_none(tmp_path, cache, monkeypatch, form, archive, published, message):
+    if archive is not None:
+        (tmp_path / VERSIONS[form].archive).write_bytes(archive)
+    if published:
+        publish(monkeypatch, form, archive)
+    with pytest.raises(DataError, match=message):
         data.load("cifar10", tmp_path, download=False)
 
 
@@ -236,7 +221,7 @@ LOSSY = pytest.mark.filterwarnings("ignore:CIFAR-10 .JPEG copy.:UserWarning")
 @pytest.fixture
 def copy(tmp_path, monkeypatch):
     """The files of a copy with two training images and a test image a class."""
-    monkeypatch.setattr(jpeg_copy, "JPEG_COUNTS", {"train": 2, "test": 1})
+    monkeypatch.setattr(cifar, "JPEG_COUNTS", {"train": 2, "test": 1})
     counts = {"train": 2, "test": 1}
     return {
         f"{split}/{label}/{number:04}.jpg": content(picture(10 * place + number, (32, 32)))
@@ -248,7 +233,7 @@ def copy(tmp_path, monkeypatch):
 
 def packed(root, files):
     (root / "cifar10_jpeg").mkdir(exist_ok=True)
-    path = root / "cifar10_jpeg" / jpeg_copy.REMOTE.files[0]
+    path = root / "cifar10_jpeg" / cifar.REMOTE.files[0]
     path.write_bytes(tar(files))
     return path
 
@@ -261,14 +246,14 @@ def test_the_copy_says_what_it_is_and_is_decoded_once(tmp_path, cache, copy, mon
         first = data.load("cifar10", tmp_path, download=False)
     assert first.title == "CIFAR-10 (JPEG copy)" and first.source.endswith("cifar10_jpg.tar.xz")
     assert first.train.targets.tolist() == [*range(10)] * 2
-    monkeypatch.setattr(jpeg_copy, "_decode_archive", None)
+    monkeypatch.setattr(cifar, "_decode_archive", None)
     with pytest.warns(UserWarning):
         again = data.load("cifar10", tmp_path, download=False)
     assert again.checksum == first.checksum and again.train.inputs.dtype == torch.uint8
 
 
 @LOSSY
-def test_a_damaged_cache_is_made_anew(tmp_path, cache, copy):
+def test_a_damaged_cache_is_made_again_and_another_archive_has_its_own(tmp_path, cache, copy):
     packed(tmp_path, copy)
     first = data.load("cifar10", tmp_path, download=False)
     (file,) = (cache / "equilibria" / "images").glob("*.safetensors")
@@ -277,14 +262,7 @@ def test_a_damaged_cache_is_made_anew(tmp_path, cache, copy):
     for damaged in (bytes(content), b"", bytes(content[:200])):
         file.write_bytes(damaged)
         assert data.load("cifar10", tmp_path, download=False).checksum == first.checksum
-
-
-@LOSSY
-def test_another_archive_is_another_cache(tmp_path, cache, copy):
-    packed(tmp_path, copy)
-    first = data.load("cifar10", tmp_path, download=False)
-    copy["test/cat/0000.jpg"] = content(picture(999, (32, 32)))
-    packed(tmp_path, copy)
+    packed(tmp_path, {**copy, "test/cat/0000.jpg": copy["test/dog/0000.jpg"]})
     assert data.load("cifar10", tmp_path, download=False).checksum != first.checksum
 
 
@@ -330,7 +308,7 @@ def test_another_copy_is_refused(tmp_path, cache, copy, name, content, message):
 @pytest.mark.slow
 @pytest.mark.data
 def test_the_real_copy(real):
-    if not jpeg_copy.REMOTE.find(remote.data_folders("cifar10")):
+    if not cifar.REMOTE.find(remote.data_folders("cifar10")):
         pytest.skip("EQUILIBRIA_DATA names no folder with the JPEG copy of CIFAR-10")
     found = data.load("cifar10", download=False)
     assert (len(found.train), len(found.test)) == (50_000, 10_000)

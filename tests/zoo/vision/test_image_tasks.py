@@ -292,15 +292,17 @@ def test_images_of_their_own_to_validate_on(folder, tmp_path):
         ImageClassification(data=name, size=8, valid=3).load()
 
 
-def test_unknown_data(tmp_path):
-    with pytest.raises(
-        ValueError, match=r"called 'cifra10', nor any folder; did you mean 'cifar10"
-    ):
-        ImageClassification(data="cifra10").load()
-    with pytest.raises(DataError, match=r"there is no folder .*nowhere; expected FOLDER/CLASS"):
-        ImageClassification(data=str(tmp_path / "nowhere")).load()
-    with pytest.raises(ValueError, match=r"channels is 3, and 'digits' has the channels"):
-        ImageClassification(data="digits", channels=3).load()
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"data": "cifra10"}, ValueError, "'cifra10', nor any folder; did you mean 'cifar10"),
+        ({"data": "./nowhere"}, DataError, r"there is no folder .*nowhere; expected FOLDER/CLASS"),
+        ({"data": "digits", "channels": 3}, ValueError, "channels is 3, and 'digits' has the chan"),
+    ],
+)
+def test_unknown_data(options, error, message):
+    with pytest.raises(error, match=message):
+        ImageClassification(**options).load()
 
 
 def test_other_data_are_a_folder_named_in_full_or_a_data_set(tmp_path, monkeypatch):

@@ -1,8 +1,10 @@
 """The recipes of the papers' own sizes say what the papers, or the authors' scripts, print."""
 
-from typing import Any
+import dataclasses
+from typing import Any, cast
 
 import pytest
+import torch
 
 from equilibria.run import recipe as recipes
 
@@ -107,3 +109,34 @@ def test_the_penalty_on_imagenet_climbs_as_in_the_script():
     for climbed in range(10):  # by .1 every 50,000 steps behind the warm-up
         gamma, _ = penalty.at(510_000 + 50_000 * climbed + 25_000, steps)
         assert gamma == pytest.approx(2.5 + 0.1 * climbed)
+
+
+# --- sizes ----------------------------------------------------------------------------------------
+
+
+RELEASED = {
+    # recipe: millions of parameters that the released tables make, data
+    "mdeq-cifar10-tiny-paper": (0.159, (3, 32, 32), 10),
+    "mdeq-cifar10-large-paper": (11.10, (3, 32, 32), 10),
+    "mdeq-imagenet-small-paper": (16.81, (3, 224, 224), 1000),
+    "mdeq-imagenet-large-paper": (67.06, (3, 224, 224), 1000),
+    "mdeq-imagenet-xl-paper": (90.46, (3, 224, 224), 1000),
+}
+
+
+@pytest.mark.parametrize("name", sorted(RELEASED))
+def test_released_channels_make_the_released_size(name):
+    millions, shape, classes = RELEASED[name]
+    recipe = recipes.load(name)
+    config = dataclasses.replace(cast(Any, recipe.model), shape=shape, classes=classes)
+    with torch.device("meta"):
+        model = config.build(**recipe.layer())
+    assert model.deq.cell.channels == config.channels  # no width but those of the table
+    count = sum(parameter.numel() for parameter in model.parameters())
+    assert count / 1e6 == pytest.approx(millions, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["mdeq-cifar10-small-gpu", "mdeq-cifar10-gpu"])
+def test_the_sizes_for_a_gpu_are_the_released_ones(name):
+    paper = {"mdeq-cifar10-small-gpu": "tiny", "mdeq-cifar10-gpu": "large"}[name]
+    assert recipes.load(name).model == recipes.load(f"mdeq-cifar10-{paper}-paper").model

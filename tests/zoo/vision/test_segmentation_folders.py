@@ -9,7 +9,7 @@ from PIL import Image
 
 from equilibria.run.data import DataError, load
 from equilibria.zoo.io import decode
-from equilibria.zoo.vision.data.segmentation import VOID, SegmentationSet
+from equilibria.zoo.vision.data.segmentation import SegmentationSet
 from equilibria.zoo.vision.data.segmentation.folder import MaskClasses
 from equilibria.zoo.vision.data.segmentation.masks import mask_pixels, nearest, palette
 from pictures import png
@@ -93,25 +93,6 @@ def test_a_palette_of_greys_tells_no_classes_apart(tmp_path):
     for path in (folder / "masks").iterdir():
         Image.open(path).convert("L").convert("P").save(path)
     assert read(folder).colors == palette(3)
-
-
-def test_values_colours_and_void(tmp_path):
-    folder = write(tmp_path / "own", classes="# ours\n7: sky\n\n40: earth\n2: void\n")
-    for path in (folder / "masks").iterdir():
-        values = np.array([7, 40, 2], np.uint8)[np.asarray(Image.open(path))]
-        values[0, 0] = 255
-        mask = Image.fromarray(values).convert("P")
-        mask = Image.fromarray(values, mode="P") if mask.mode != "P" else mask
-        mask = Image.new("P", mask.size)
-        mask.putdata(values.ravel().tolist())
-        mask.putpalette([n for k in range(256) for n in (k, 255 - k, 9)])
-        mask.save(path)
-    found = read(folder)
-    assert found.labels == ("sky", "earth")
-    assert found.colors == ((7, 248, 9), (40, 215, 9))
-    mask = found.train.mask(0)
-    assert mask[0, 0] == VOID and set(mask.unique().tolist()) == {0, 1, VOID}
-    assert torch.equal((mask == VOID)[1:], (found.train.image(0)[0] == 160)[1:])
 
 
 @pytest.mark.parametrize(

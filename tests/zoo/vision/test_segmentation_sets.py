@@ -17,11 +17,7 @@ from equilibria.zoo.vision.data.segmentation import VOID, SegmentationSet, camvi
 from equilibria.zoo.vision.data.segmentation.masks import palette
 from file_server import serving
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("EQUILIBRIA_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def read(name, folder, **options):

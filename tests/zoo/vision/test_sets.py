@@ -36,9 +36,12 @@ def test_digits():
 # --- idx -----------------------------------------------------------------------------------------
 
 
+def header(*shape):
+    return bytes((0, 0, 8, len(shape))) + struct.pack(f">{len(shape)}I", *shape)
+
+
 def as_idx(array):
-    header = bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape)
-    return header + array.tobytes()
+    return header(*array.shape) + array.tobytes()
 
 
 ARRAY = np.random.default_rng(0).integers(0, 256, (3, 4, 5), dtype=np.uint8)
@@ -53,35 +56,47 @@ def test_idx_round_trip(tmp_path, name):
     assert (read == ARRAY).all()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "begins with nothing"),
-        (b"<html>", "begins with 3c 68 74 6d"),
-        (as_idx(ARRAY)[:7], "header ends after 7 bytes"),
-        (as_idx(ARRAY)[:-1], "holds 59 entries, but its header says 60"),
-        (as_idx(ARRAY) + b"\0", "holds more entries, but its header says 60"),
-    ],
-)
-def test_what_is_no_idx_file(tmp_path, content, message):
-    (tmp_path / "file").write_bytes(content)
+BAD = {
+    "nothing": (b"", "begins with nothing"),
+    "page": (b"<html>", "begins with 3c 68 74 6d"),
+    "half a header": (as_idx(ARRAY)[:7], "header ends after 7 bytes"),
+    "less": (as_idx(ARRAY)[:-1], "holds 59 entries, but its header says 60"),
+    "more": (as_idx(ARRAY) + b"\0", "holds more entries, but its header says 60"),
+    "huge": (header(*[2**32 - 1] * 3), "0 entries, but its header says 792281624589"),
+    "overflow": (header(2**32 - 1, 2**31, 2), "holds 0 entries"),  # 0 in 64 bits
+    "axes": (header(*[1] * 40) + b"\0", "its header says 40 axes"),
+    "empty": (header(0, 2**32 - 1, 2**32 - 1), "is empty"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), BAD.values(), ids=BAD)
+@pytest.mark.parametrize("name", ["file", "file.gz"])
+def test_what_is_no_idx_file(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     with pytest.raises(DataError, match=message):
-        mnist.read_idx(tmp_path / "file")
+        mnist.read_idx(tmp_path / name)
+
+
+PACKED = gzip.compress(as_idx(ARRAY))
+BOMB = gzip.compress(header(2, 3) + bytes(1 << 26))
 
 
 @pytest.mark.parametrize(
     "content",
-    [
-        b"no gzip",
-        gzip.compress(as_idx(ARRAY))[:-20],
-        gzip.compress(as_idx(ARRAY))[:20] + b"\xff" * 40,
-    ],
+    [b"no gzip", PACKED[:-20], PACKED[:20] + b"\xff" * 40],
     ids=["no gzip", "cut off", "overwritten"],  # the bytes have the time in them
 )
 def test_a_damaged_gzip(tmp_path, content):
     (tmp_path / "file.gz").write_bytes(content)
     with pytest.raises(DataError, match=r"file\.gz is damaged"):
         mnist.read_idx(tmp_path / "file.gz")
+
+
+def test_no_more_of_an_idx_file_is_unpacked_than_its_header_says(tmp_path, unpacked):
+    (tmp_path / "file.gz").write_bytes(BOMB)
+    with pytest.raises(DataError, match="holds more entries, but its header says 6"):
+        mnist.read_idx(tmp_path / "file.gz")
+    assert unpacked() < 100
 
 
 # --- mnist ---------------------------------------------------------------------------------------
@@ -157,15 +172,11 @@ def test_the_folder_given_comes_first(tmp_path, monkeypatch):
     ]
 
 
-def test_mnist_missing(small, tmp_path):
-    with pytest.raises(
-        DataError, match=r"train-images-idx3-ubyte\.gz was not found in .*--data-dir"
-    ):
+def test_mnist_missing_or_out_of_reach(small, tmp_path):
+    missing = r"train-images-idx3-ubyte\.gz was not found in .*--data-dir"
+    with pytest.raises(DataError, match=missing):
         data.load("mnist", tmp_path, download=False)
     assert small.requests == []
-
-
-def test_mnist_out_of_reach(small, tmp_path):
     small.files.clear()
     with pytest.raises(DataError, match=r"could not download .* HTTP 404"):
         data.load("mnist", tmp_path)

@@ -1,7 +1,9 @@
 """Where shards are read from: paths, servers that break off, and what webdataset opens."""
 
+import io
 import sys
 import types
+from contextlib import contextmanager
 
 import pytest
 
@@ -68,25 +70,17 @@ def test_nobody_answers(server):
         index.read_address(url)
 
 
-class Stream:
-    def __init__(self, content, wrong=None):
-        self.content, self.wrong = content, wrong
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.wrong is not None:  # as the pipe of a command that fails
-            raise self.wrong
-
-    def read(self):
-        return self.content
+@contextmanager
+def stream(content, wrong=None):
+    yield io.BytesIO(content)
+    if wrong is not None:  # as the pipe of a command that fails
+        raise wrong
 
 
 def test_other_schemes_are_left_to_webdataset(monkeypatch):
     streams = {
-        "s3://bucket/a.tar": lambda: Stream(BODY),
-        "pipe:false": lambda: Stream(b"", OSError("exit 1 (read)")),
+        "s3://bucket/a.tar": lambda: stream(BODY),
+        "pipe:false": lambda: stream(b"", OSError("exit 1 (read)")),
     }
 
     def gopen(url):

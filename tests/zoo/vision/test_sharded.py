@@ -1,15 +1,16 @@
 """Samples in shards: which a step gets, on any number of processes, and which are refused."""
 
 import io
+import itertools
 import json
 import sys
-import tarfile
 import time
 from collections import Counter
 
 import numpy
 import pytest
 import torch
+from tar_shards import write
 
 from equilibria.run.data.storage import DataError
 from equilibria.run.tasks import Part
@@ -35,6 +36,18 @@ def decode(sample):
 
 def feed(batch_size=6, seed=0, **options):
     return Sharded(SHARDS, batch_size, seed, decode, **{"read": raw, **options})
+
+
+def equal_shards(size, count=8, **options):
+    """A feed of shards of a size, and how often it has asked for each."""
+    asked = Counter()
+
+    def read(url):
+        asked[url] += 1
+        return [{"cls": b"0"}] * size
+
+    shards = [Shard(f"shard-{n}", size) for n in range(count)]
+    return Sharded(shards, seed=0, decode=decode, read=read, **options), asked
 
 
 def seen(one, step, processes):
@@ -77,19 +90,13 @@ def test_a_batch_has_inputs_targets_and_a_size():
 
 
 def test_with_lanes_a_process_reads_shards_of_its_own():
-    equal = [Shard(f"shard-{n}", 12) for n in range(8)]
-    asked = [Counter(), Counter()]
-    for rank in range(2):
-
-        def read(url, rank=rank):
-            asked[rank][url] += 1
-            return [{"cls": b"0"}] * 12
-
-        one = Sharded(equal, 12, 0, decode, lanes=2, read=read)
+    feeds = [equal_shards(12, batch_size=12, lanes=2) for _ in range(2)]
+    for rank, (one, _) in enumerate(feeds):
         for step in range(one.steps):
             one.batch(step, Part(rank, 2))
-    assert set(asked[0]) & set(asked[1]) == set()
-    assert all(set(each.values()) == {1} and len(each) == 4 for each in asked)
+    first, second = (asked for _, asked in feeds)
+    assert set(first) & set(second) == set()
+    assert all(set(each.values()) == {1} and len(each) == 4 for each in (first, second))
 
 
 @pytest.mark.parametrize(
@@ -146,22 +153,16 @@ def test_the_extra_is_named_where_it_is_missing(monkeypatch):
 
 
 def test_the_next_shard_of_each_lane_is_read_before_it_is_needed():
-    asked = []
-
-    def read(url):
-        asked.append(url)
-        return [{"cls": b"0"}] * 6
-
-    one = Sharded([Shard(f"shard-{n}", 6) for n in range(8)], 4, 0, decode, lanes=2, read=read)
+    one, asked = equal_shards(6, batch_size=4, lanes=2)
     one.batch(0)
     # Two lanes of four shards each: the first of each, and the second in the background.
     until = time.monotonic() + 60
     while len(asked) < 4 and time.monotonic() < until:
         time.sleep(0.01)
-    assert len(asked) == len(set(asked)) == 4
+    assert len(asked) == asked.total() == 4
     for step in range(1, one.steps):
         one.batch(step)
-    assert sorted(asked) == sorted(f"shard-{n}" for n in range(8))
+    assert asked == {f"shard-{n}": 1 for n in range(8)}
 
 
 def test_an_error_of_a_shard_that_is_read_ahead_comes_when_it_is_needed():
@@ -180,13 +181,7 @@ def test_an_error_of_a_shard_that_is_read_ahead_comes_when_it_is_needed():
 
 
 def test_micro_batches_do_not_read_a_shard_again():
-    asked = Counter()
-
-    def read(url):
-        asked[url] += 1
-        return [{"cls": b"0"}] * 6
-
-    one = Sharded([Shard(f"shard-{n}", 6) for n in range(8)], 4, 0, decode, lanes=2, read=read)
+    one, asked = equal_shards(6, batch_size=4, lanes=2)
     for step in range(one.steps):
         for micro in range(2):
             one.batch(step, Part().divide(micro, 2))
@@ -199,18 +194,15 @@ def test_micro_batches_do_not_read_a_shard_again():
 @pytest.fixture
 def archives(tmp_path):
     """Shards of arrays with a class each."""
-    number, paths = 0, []
+    paths, numbers = [], itertools.count()
     for place, size in enumerate(SIZES):
-        paths.append(tmp_path / f"train-{place}.tar")
-        with tarfile.open(paths[-1], "w") as archive:
-            for _ in range(size):
-                array = io.BytesIO()
-                numpy.save(array, numpy.full(3, number, dtype=numpy.float32))
-                for end, content in (("npy", array.getvalue()), ("cls", str(number).encode())):
-                    member = tarfile.TarInfo(f"{number:06}.{end}")
-                    member.size = len(content)
-                    archive.addfile(member, io.BytesIO(content))
-                number += 1
+        samples = []
+        for number in itertools.islice(numbers, size):
+            array = io.BytesIO()
+            numpy.save(array, numpy.full(3, number, dtype=numpy.float32))
+            files = {"npy": array.getvalue(), "cls": str(number).encode()}
+            samples.append((f"{number:06}", files))
+        paths.append(write(tmp_path / f"train-{place}.tar", samples))
     return paths
 
 
