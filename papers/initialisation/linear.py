@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from equilibria.nn.init import Ensemble
-from equilibria.nn.init.ensembles import disk
+from equilibria.nn.init.normal import disk
 from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.results import Frame
 from equilibria.run.studies.study import Context, Point

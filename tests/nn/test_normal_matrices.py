@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from equilibria.nn.init import normal_
-from equilibria.nn.init.ensembles import disk
+from equilibria.nn.init.normal import disk
 
 
 def draw(n, scale=1.0, seed=0, spectrum=None, dtype=torch.float64):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from equilibria.nn.init import fill
-from equilibria.nn.init.ensembles import disk
+from equilibria.nn.init.normal import disk
 from equilibria.run.studies import catalog, pages, runner
 from equilibria.run.studies.measures.methods import WORDS, methods
 from equilibria.run.studies.study import Point

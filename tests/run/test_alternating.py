@@ -8,7 +8,7 @@ import torch
 from accelerate import Accelerator
 
 import equilibria as eq
-from equilibria.nn.deq import Methods, chosen
+from equilibria.nn.methods import Methods, chosen
 from equilibria.run import evaluation
 from equilibria.run import recipe as recipes
 from equilibria.run.alternating import Alternating, Alternation

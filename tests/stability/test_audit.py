@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import equilibria as eq
 from equilibria import draws
 from equilibria.nn import VariationalDropout
-from equilibria.nn.deq import Methods, chosen
+from equilibria.nn.methods import Methods, chosen
 from equilibria.stability import AdjointAudit
 
 LEVELS = ["JacobianFree", "NeumannPhantom", "Phantom", "Implicit"]

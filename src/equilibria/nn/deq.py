@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Callable, Iterable, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from equilibria.nn.dropout import VariationalDropout
 from equilibria.nn.frozen import Evaluation, Frozen, module_of, walk_modules
-from equilibria.nn.remedies import raise_with_remedy, refuse_names
+from equilibria.nn.methods import Methods, Weights, check_methods, chosen, find_weights
+from equilibria.nn.remedies import (
+    check_parts,
+    check_warm,
+    raise_with_remedy,
+    refuse_cast,
+    refuse_names,
+    refuse_sharded,
+)
 from equilibria.solve import (
     Adjoint,
     Auto,
@@ -30,93 +35,9 @@ from equilibria.solve import (
     check_returns,
     fixed_point,
     flatten,
-    private,
     unflatten,
     warn_of_unsteady,
 )
-
-# --- checks ---------------------------------------------------------------------------------------
-
-# Layers that torch's `fully_shard` has made unfit for a solve.
-
-
-def refuse_cast(layer: nn.Module) -> None:
-    """Refuse a layer for which torch's `fully_shard` changes the precision of what it is given.
-
-    The state of a solve is in float32 at least, and a copy of a solution does not hear of its
-    backward solve.
-
-    Raises:
-        TypeError: the `mp_policy` of the layer, or of the module around it, casts parameters to
-            less than float32, or casts outputs.
-    """
-    for policy in private.read_sharding_policies(layer):
-        if policy.param_dtype in (torch.float16, torch.bfloat16):
-            raise TypeError(
-                f"the layer is sharded with mp_policy param_dtype={policy.param_dtype}, and a "
-                "solve needs a float32 state, which such a cell does not take: leave param_dtype "
-                "out, and call the model under torch.autocast, where the cell alone runs in less"
-            )
-        if policy.output_dtype is not None:
-            raise TypeError(
-                f"the layer is sharded with mp_policy output_dtype={policy.output_dtype}, for "
-                "which fully_shard copies the solution that it returns: leave output_dtype out"
-            )
-
-
-def refuse_sharded(cell: nn.Module) -> None:
-    """Refuse a cell whose parameters torch's `fully_shard` shards apart from the layer.
-
-    Its hooks gather them at every evaluation and free them after it, while the solve and the
-    backward evaluate as often as the data ask, on each process by its own: the processes would wait
-    for each other forever, or backward would meet parameters without values.
-
-    Raises:
-        RuntimeError: a sub-module of the cell, or the cell, was given to `fully_shard`.
-    """
-    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
-    kind = getattr(fsdp, "FSDPModule", None)
-    if kind is None:
-        return
-    for path, module in walk_modules(cell):
-        if isinstance(module, kind):
-            place = f"'{path}' in the cell" if path else "the cell"
-            raise RuntimeError(
-                f"{place} is sharded by fully_shard, which gathers its parameters at every "
-                "evaluation of the solve: call fully_shard on the DEQ layer, or on a module around "
-                "it, and on nothing inside; then they are gathered once a solve"
-            )
-
-
-# --- deq ------------------------------------------------------------------------------------------
-
-
-@runtime_checkable
-class Weights(Protocol):
-    """The weights that a layer holds for a learned solver: one that has `with_weights`."""
-
-    def start(self, inputs: tuple[Any, ...], own: Any) -> Any:
-        """Return the initial guess of a solve, given the layer's inputs and own initial state."""
-        ...
-
-    def bind(self, solver: Any, *, started: bool) -> Solver:
-        """Return the solver with these weights, for a solve that begins at `start` or not."""
-        ...
-
-
-class Methods(NamedTuple):
-    """What `using` puts in place of a layer's own methods; None for the layer's own."""
-
-    solver: Solver | None = None
-    eval_solver: Solver | None = None
-    adjoint: Adjoint | None = None
-    neural: Weights | None = None
-
-
-chosen: ContextVar[Mapping[nn.Module, Methods]] = ContextVar(
-    "equilibria_methods", default=MappingProxyType({})
-)
-"""The methods in use by `using`, of each layer that has such."""
 
 
 class DEQ(nn.Module):
@@ -188,7 +109,7 @@ class DEQ(nn.Module):
         has_aux: bool = False,
     ) -> None:
         super().__init__()
-        _check_parts(cell, init, drop_finished and coupled)
+        check_parts(cell, init, drop_finished and coupled)
         check_methods(cell, Methods(solver, eval_solver, adjoint))
         check_returns(returns)
         refuse_names(cell, self.options)
@@ -243,7 +164,7 @@ class DEQ(nn.Module):
         """
         solver, adjoint, learned = self._methods()
         if warm is not None:
-            _check_warm(warm, (*inputs, *keywords.values()))
+            check_warm(warm, (*inputs, *keywords.values()))
         own = z0 is None and warm is None
         if z0 is None:
             z0 = self.start(*inputs) if warm is None else warm.value
@@ -364,7 +285,7 @@ class DEQ(nn.Module):
         if not self.training:
             solver = given.eval_solver or self.eval_solver or solver
         neural = self.neural if given.neural is None else given.neural
-        return solver, given.adjoint or self.adjoint, _find_weights(solver, neural)
+        return solver, given.adjoint or self.adjoint, find_weights(solver, neural)
 
 
 def _solve(
@@ -437,68 +358,10 @@ def _number_rows(owner: nn.Module | None, z: Any) -> Tensor | None:
     return outer.rows
 
 
-def _check_parts(cell: Any, init: Any, both: bool) -> None:
-    """Raise for a cell or an init that can't be called, or for options that exclude each other."""
-    if not callable(cell):
-        raise TypeError(f"cell must be a callable cell(z, *inputs) -> z, got {cell!r}")
-    if init is not None and not callable(init):
-        raise TypeError(
-            f"init must be None or a callable of the inputs, got {type(init).__name__}; a "
-            "start for one call is given to the call, as z0"
-        )
-    if both:
-        raise ValueError(
-            "drop_finished and coupled exclude each other: samples leave one by one "
-            "or are solved as one"
-        )
-
-
-def check_methods(cell: Callable[..., Any], given: Methods) -> None:
-    """Raise TypeError if one of them is no solver or adjoint, or is made for other cells."""
-    unlike = isinstance(given.neural, type) or not isinstance(given.neural, Weights)
-    if given.neural is not None and unlike:
-        raise TypeError(
-            "neural: expected the weights of a learned solver, such as `layer.neural` after "
-            f"eq.distill, got {type(given.neural).__name__}"
-        )
-    for name in ("solver", "eval_solver", "adjoint"):
-        method: object = getattr(given, name)
-        kind = Adjoint if name == "adjoint" else Solver
-        if method is not None and not isinstance(method, kind):
-            example = "eq.Implicit()" if kind is Adjoint else "eq.Anderson()"
-            raise TypeError(f"{name}: expected one such as {example}, got {method!r}")
-        if isinstance(method, Solver):
-            method.bound_to(cell)
-
-
-def _find_weights(solver: Solver, neural: Weights | None) -> Weights | None:
-    """The weights that a learned solver is to be bound to; None for any other solver."""
-    if not hasattr(solver, "with_weights"):
-        return None
-    if neural is None:
-        raise ValueError(
-            "a learned solver takes its weights from its layer, and this layer has none: train "
-            "them with eq.distill(layer, batches), or `equilibria distill RUN`"
-        )
-    return neural
-
-
 def _walk_parts(cell: Callable[..., Any]) -> Iterable[tuple[str, nn.Module]]:
     """The modules in a cell, with their paths in the one that holds its weights, if one does."""
     owner = module_of(cell)
     return [("", m) for m in Closure(cell).modules] if owner is None else walk_modules(owner)
-
-
-def _check_warm(warm: Any, inputs: tuple[Any, ...]) -> None:
-    if not isinstance(warm, Solution):
-        raise TypeError(f"warm: expected an earlier Solution, got {type(warm).__name__}")
-    before = next(x.shape[0] for x in flatten(warm.value)[0])
-    for leaf in flatten(tuple(x for x in inputs if not isinstance(x, Shared)))[0]:
-        if isinstance(leaf, Tensor) and leaf.ndim and leaf.shape[0] != before:
-            raise ValueError(
-                f"warm is a solution of {before} samples and the inputs have {leaf.shape[0]}: "
-                "leave warm out for a batch of another size"
-            )
 
 
 def _widen(x: Any) -> Any:

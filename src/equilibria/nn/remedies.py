@@ -1,18 +1,19 @@
-"""What goes wrong where cell and state first meet, and the remedy."""
+"""What a layer refuses, what goes wrong where cell and state first meet, and the remedy."""
 
 from __future__ import annotations
 
 import dis
 import inspect
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from equilibria.nn.frozen import module_of
-from equilibria.solve import flatten, unflatten
+from equilibria.nn.frozen import module_of, walk_modules
+from equilibria.solve import Shared, Solution, flatten, private, unflatten
 from equilibria.words import nearest, plural
 
 # How torch and Python word it. A text that is not matched costs the remedy alone: the error itself
@@ -132,6 +133,82 @@ def refuse_names(cell: Callable[..., Any], options: Sequence[str]) -> None:
             raise ValueError(
                 f"the cell has a parameter '{each.name}', and so has the call of the layer, which "
                 "would not pass it on: give the cell's another name"
+            )
+
+
+def refuse_cast(layer: nn.Module) -> None:
+    """Refuse a layer for which torch's `fully_shard` changes the precision of what it is given.
+
+    The state of a solve is in float32 at least, and a copy of a solution does not hear of its
+    backward solve.
+
+    Raises:
+        TypeError: the `mp_policy` of the layer, or of the module around it, casts parameters to
+            less than float32, or casts outputs.
+    """
+    for policy in private.read_sharding_policies(layer):
+        if policy.param_dtype in (torch.float16, torch.bfloat16):
+            raise TypeError(
+                f"the layer is sharded with mp_policy param_dtype={policy.param_dtype}, and a "
+                "solve needs a float32 state, which such a cell does not take: leave param_dtype "
+                "out, and call the model under torch.autocast, where the cell alone runs in less"
+            )
+        if policy.output_dtype is not None:
+            raise TypeError(
+                f"the layer is sharded with mp_policy output_dtype={policy.output_dtype}, for "
+                "which fully_shard copies the solution that it returns: leave output_dtype out"
+            )
+
+
+def refuse_sharded(cell: nn.Module) -> None:
+    """Refuse a cell whose parameters torch's `fully_shard` shards apart from the layer.
+
+    Its hooks gather them at every evaluation and free them after it, while the solve and the
+    backward evaluate as often as the data ask, on each process by its own: the processes would wait
+    for each other forever, or backward would meet parameters without values.
+
+    Raises:
+        RuntimeError: a sub-module of the cell, or the cell, was given to `fully_shard`.
+    """
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    kind = getattr(fsdp, "FSDPModule", None)
+    if kind is None:
+        return
+    for path, module in walk_modules(cell):
+        if isinstance(module, kind):
+            place = f"'{path}' in the cell" if path else "the cell"
+            raise RuntimeError(
+                f"{place} is sharded by fully_shard, which gathers its parameters at every "
+                "evaluation of the solve: call fully_shard on the DEQ layer, or on a module around "
+                "it, and on nothing inside; then they are gathered once a solve"
+            )
+
+
+def check_parts(cell: Any, init: Any, both: bool) -> None:
+    """Raise for a cell or an init that can't be called, or for options that exclude each other."""
+    if not callable(cell):
+        raise TypeError(f"cell must be a callable cell(z, *inputs) -> z, got {cell!r}")
+    if init is not None and not callable(init):
+        raise TypeError(
+            f"init must be None or a callable of the inputs, got {type(init).__name__}; a "
+            "start for one call is given to the call, as z0"
+        )
+    if both:
+        raise ValueError(
+            "drop_finished and coupled exclude each other: samples leave one by one "
+            "or are solved as one"
+        )
+
+
+def check_warm(warm: Any, inputs: tuple[Any, ...]) -> None:
+    if not isinstance(warm, Solution):
+        raise TypeError(f"warm: expected an earlier Solution, got {type(warm).__name__}")
+    before = next(x.shape[0] for x in flatten(warm.value)[0])
+    for leaf in flatten(tuple(x for x in inputs if not isinstance(x, Shared)))[0]:
+        if isinstance(leaf, Tensor) and leaf.ndim and leaf.shape[0] != before:
+            raise ValueError(
+                f"warm is a solution of {before} samples and the inputs have {leaf.shape[0]}: "
+                "leave warm out for a batch of another size"
             )
 
 

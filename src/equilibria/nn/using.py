@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from equilibria.nn.deq import DEQ, Methods, Weights, check_methods, chosen
+from equilibria.nn.deq import DEQ
 from equilibria.nn.frozen import walk_modules
+from equilibria.nn.methods import Methods, Weights, check_methods, chosen
 from equilibria.solve import Adjoint, Solver
 
 # --- modes ----------------------------------------------------------------------------------------

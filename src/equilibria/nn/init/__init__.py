@@ -6,20 +6,11 @@ the same matrix is applied again and again.
 papers: Agarwala and Schoenholz 2022.
 """
 
-from equilibria.nn.init.ensembles import (
-    ENSEMBLES,
-    Elementwise,
-    Maps,
-    antisymmetric_,
-    check_ensemble,
-    fill,
-    gaussian_,
-    goe_,
-    normal_,
-    orthogonal_,
-)
-from equilibria.nn.init.ensembles import Ensemble as Ensemble
+from equilibria.nn.init.ensembles import antisymmetric_, gaussian_, goe_, orthogonal_
 from equilibria.nn.init.initialize import Begun, initialize
+from equilibria.nn.init.maps import ENSEMBLES, Elementwise, Maps, check_ensemble, fill
+from equilibria.nn.init.maps import Ensemble as Ensemble
+from equilibria.nn.init.normal import normal_
 from equilibria.nn.init.weight import RecurrentWeight, recurrent_weights, set_weights
 
 __all__ = [

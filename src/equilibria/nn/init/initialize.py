@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from equilibria.nn.init.ensembles import Ensemble, fill
+from equilibria.nn.init.maps import Ensemble, fill
 from equilibria.nn.init.weight import RecurrentWeight, recurrent_weights, set_weights
 
 _KERNELS = {

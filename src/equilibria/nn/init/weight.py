@@ -21,7 +21,7 @@ from torch.nn.utils.parametrizations import _SpectralNorm  # pyright: ignore[rep
 
 from equilibria.nn.deq import DEQ
 from equilibria.nn.frozen import module_of, walk_modules
-from equilibria.nn.init.ensembles import Maps
+from equilibria.nn.init.maps import Maps
 from equilibria.nn.using import in_eval_mode
 
 
