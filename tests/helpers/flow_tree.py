@@ -2,7 +2,7 @@
 
 MINI = {
     "encoder": "small",
-    "stages": [8, 8, 12],
+    "stages": (8, 8, 12),
     "features": 8,
     "levels": 2,
     "radius": 2,

@@ -9,6 +9,7 @@ from torch import Tensor
 import small_sequences
 from equilibria.run import models
 from equilibria.solve import Anderson, Picard, Unrolled
+from flow_tree import MINI
 
 
 def draw(*shape: int) -> Tensor:
@@ -85,8 +86,8 @@ MULTISCALE = {**CLASSES, "channels": (4, 4), "head_channels": (2, 2), "expansion
 MULTISCALE |= {"final": 4, "groups": 2, "norm": "none", "initial": 0.1}
 NODES = {"shape": (5,), "classes": 3, "level": "node", "hidden": (8,), "dropout": 0.0}
 VALUES = {"inputs": 2, "outputs": 3, "width": 8}
-COARSE = {"encoder": "small", "stages": (8, 8, 12), "features": 8, "levels": 2, "radius": 2}
-FINE = {**COARSE, "mask": 8, "hidden": 8}
+FINE = {**MINI, "context_norm": "batch"}
+COARSE = {key: value for key, value in FINE.items() if key not in ("hidden", "mask")}
 
 ALL: dict[str, tuple[Kind, dict[str, Any]]] = {
     "augmented-neural-ode": (ODE, {**CLASSES, "filters": 4, "augment": 2}),

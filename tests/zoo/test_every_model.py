@@ -36,13 +36,16 @@ def test_every_parameter_gets_a_gradient(name):
         assert parameter.grad.any(), key
 
 
-def test_only_a_model_that_solves_takes_a_solver(name):
+def test_only_a_model_that_solves_takes_options_of_the_layer(name):
     kind, fields = SMALL[name]
     solves = models.config_of(name)(**fields).implicit
     assert bool(build(name)(kind.inputs()).solutions) is solves
     if not solves:
-        with pytest.raises(TypeError, match="solver"):
-            models.create(name, **fields, solver=Picard())
+        for option, value in (("solver", Picard()), ("drop_finished", True)):
+            with pytest.raises(
+                TypeError, match=f"(no equilibrium layer to take|takes no) {option}"
+            ):
+                models.create(name, **fields, **{option: value})
 
 
 def test_a_copy_and_a_saved_state_give_the_same_and_double_precision_nearly(name):

@@ -12,17 +12,7 @@ from equilibria.run.weights import save_weights
 from equilibria.solve import Anderson
 from equilibria.zoo.flow.model.configs import DEQRAFTConfig, RAFTConfig
 from equilibria.zoo.flow.task import OpticalFlow
-
-MINI = {
-    "encoder": "small",
-    "stages": (8, 8, 12),
-    "features": 8,
-    "levels": 2,
-    "radius": 2,
-    "mask": 8,
-    "hidden": 8,
-}
-"""Two levels: images of 32 x 32 and more."""
+from flow_tree import MINI
 
 
 @torch.no_grad()

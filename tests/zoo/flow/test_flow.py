@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from flow_runs import MINI, save_frames, save_raft, save_run, scene, settle
+from flow_runs import save_frames, save_raft, save_run, scene, settle
 from PIL import Image
 
 from equilibria import files
@@ -31,6 +31,7 @@ from equilibria.zoo.io import video
 from equilibria.zoo.io.colors import flow_colors
 from equilibria.zoo.vision.model.single_scale import DenseConfig
 from equilibria.zoo.vision.task.classification import ImageClassification
+from flow_tree import MINI
 
 
 @pytest.fixture(scope="module")

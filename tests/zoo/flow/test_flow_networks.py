@@ -1,18 +1,18 @@
 """Networks for optical flow: sizes, gradients, what a pair of images may be, what is the same."""
 
-import copy
-
 import pytest
 import torch
-from small_flow import MINI, SMALL, pair
 
 import equilibria as eq
 from equilibria.solve import JacobianFree, Picard, Status, Unrolled
 from equilibria.zoo.flow.model.cell import Aggregate, ContextAttention
 from equilibria.zoo.flow.model.encoders import BilinearUpsampling, ConvexUpsampling
+from flow_tree import MINI
+from small_models import ALL, pair
 
 DEQS = ["deq-raft", "deq-gma", "deq-raft-small"]
 UNROLLED = ["raft", "gma", "raft-small"]
+SMALL = {name: {**ALL[name][1], "context_norm": "none"} for name in [*DEQS, *UNROLLED]}
 FEW = {"solver": Picard(max_evals=6), "adjoint": Unrolled()}
 """Some refinements, as an unrolled network makes them: no untrained one has an equilibrium."""
 
@@ -49,16 +49,6 @@ def test_sizes_of_the_released_networks(name, options, count):
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_every_parameter_gets_a_gradient(name):
-    model = build(name, context_norm="batch")
-    prediction = model(pair())
-    assert prediction.output.shape == (2, 2, 32, 40)
-    prediction.output.square().sum().backward()
-    for key, parameter in model.named_parameters():
-        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, key
-
-
-@pytest.mark.parametrize("name", SMALL)
 def test_both_forms_of_correlation_give_the_same(name):
     models = [build(name, correlation=form).double() for form in ("all-pairs", "on-demand")]
     outputs = [model(pair()).output for model in models]
@@ -78,20 +68,6 @@ def test_batch_mates_change_nothing(name):
         together = model((first, second)).output
         alone = model((first[1:2], second[1:2])).output
     torch.testing.assert_close(together[1:2], alone, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_copies_saved_weights_and_double_precision(name):
-    model = build(name).eval()
-    other = eq.models.create(name, **SMALL[name], **(FEW if name in DEQS else {})).eval()
-    other.load_state_dict(model.state_dict())
-    with torch.no_grad():
-        expected = model(pair()).output
-        assert torch.equal(copy.deepcopy(model)(pair()).output, expected)
-        assert torch.equal(other(pair()).output, expected)
-        double = other.double()(pair()).output
-    assert double.dtype == torch.float64
-    torch.testing.assert_close(double.float(), expected, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["raft", "deq-raft"])

@@ -4,7 +4,6 @@ import re
 
 import pytest
 import torch
-from small_flow import pair
 from torch import nn
 from torch.nn import functional as F
 
@@ -12,6 +11,7 @@ import equilibria as eq
 from equilibria.solve import Picard, Status, Unrolled
 from equilibria.zoo.flow.model.configs import DEQGMAConfig, DEQRAFTConfig, RAFTConfig
 from equilibria.zoo.flow.model.weights import WeightsError, config_of, load_checkpoint, read_state
+from small_models import pair
 
 # --- checkpoints as the released code writes them ------------------------------------------------
 

@@ -1,40 +1,16 @@
-"""Every model of images in the zoo runs forward, backward, copied and in another precision."""
-
-import copy
+"""Models of images: their solves, sizes, fields and inputs."""
 
 import pytest
 import torch
 
 from equilibria.run import models
-from equilibria.solve import Anderson, Implicit, JacobianFree, Picard, Status
-from equilibria.zoo.vision import APPLICATION
+from equilibria.solve import Anderson, Implicit, JacobianFree, Picard
+from small_models import ALL, images
 
-SMALL = {
-    "dense": {"shape": (1, 4, 4), "classes": 3, "width": 8},
-    "conv": {"shape": (1, 8, 8), "classes": 3, "channels": 8, "groups": 2, "stride": 2},
-}
-SMALL |= {
-    "mdeq": {
-        "shape": (1, 8, 8),
-        "classes": 3,
-        "channels": (4, 4),
-        "head_channels": (2, 2),
-        "final": 4,
-        "expansion": 2,
-        "groups": 2,
-        "norm": "none",
-        "initial": 0.1,
-    },
-    "monotone": {"shape": (1, 8, 8), "classes": 3, "channels": (4, 4), "squares": 2},
-    "monotone-dense": {"shape": (1, 4, 4), "classes": 3, "width": 8},
-}
+SMALL = {name: ALL[name][1] for name in ("dense", "conv", "mdeq", "monotone", "monotone-dense")}
 EXPLICIT = {
-    "mdeq-unrolled": {**SMALL["mdeq"], "layers": 3},
-    "resnet": {"shape": (1, 8, 8), "classes": 3, "widths": (4, 8), "blocks": (1, 1)},
-    "neural-ode": {"shape": (1, 8, 8), "classes": 3, "filters": 4},
-    "augmented-neural-ode": {"shape": (1, 8, 8), "classes": 3, "filters": 4, "augment": 2},
+    name: ALL[name][1] for name in ("mdeq-unrolled", "resnet", "neural-ode", "augmented-neural-ode")
 }
-INPUT = {name: (5, *fields["shape"]) for name, fields in {**SMALL, **EXPLICIT}.items()}
 
 
 @pytest.fixture(params=SMALL)
@@ -49,29 +25,15 @@ def model(name):
 
 
 @pytest.fixture
-def x(name):
-    return torch.randn(INPUT[name], generator=torch.Generator().manual_seed(1))
-
-
-def test_every_model_has_a_small_version_here():
-    elsewhere = {"mdeq-segmentation", "mdeq-segmentation-unrolled", "unet"}
-    # ... which are in test_segmentation_models
-    assert {*APPLICATION.models} == {*SMALL, *EXPLICIT, *elsewhere}
-
-
-def test_every_parameter_gets_a_gradient(model, x):
-    prediction = model(x)
-    assert prediction.output.shape == (5, 3)
-    assert (prediction.solution.status == Status.CONVERGED).all()
-    assert (prediction.solution.stats.evals > 3).all()
-    prediction.output.square().sum().backward()
-    for key, parameter in model.named_parameters():
-        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, key
+def x():
+    return images()
 
 
 def test_the_value_is_a_fixed_point_of_the_cell(model, x):
     operands = model.inject(x)
-    z = model(x).solution.value
+    solution = model(x).solution
+    assert (solution.stats.evals > 3).all()
+    z = solution.value
     torch.testing.assert_close(model.deq.cell(z, *operands), z, rtol=0, atol=1e-4)
 
 
@@ -88,46 +50,11 @@ def test_a_warm_start_takes_fewer_evaluations(model, x):
     assert (warm.stats.evals < cold.stats.evals).all()
 
 
-def test_a_copy_and_a_saved_state_give_the_same(name, model, x):
-    twin = copy.deepcopy(model).eval()
-    other = models.create(name, **SMALL[name], solver=Anderson(rtol=1e-5)).eval()
-    other.load_state_dict(model.state_dict())
-    expected = model.eval()(x).output
-    assert torch.equal(twin(x).output, expected)
-    assert torch.equal(other(x).output, expected)
-
-
-def test_double_precision_agrees(model, x):
-    single = model.eval()(x).output
-    double = copy.deepcopy(model).double()(x.double()).output
-    torch.testing.assert_close(double.float(), single, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize("explicit", EXPLICIT)
-def test_an_explicit_network_answers_and_learns(explicit):
-    torch.manual_seed(0)
-    model = models.create(explicit, **EXPLICIT[explicit])
-    x = torch.randn(INPUT[explicit], generator=torch.Generator().manual_seed(1))
-    prediction = model(x)
-    assert prediction.output.shape == (5, 3) and prediction.solutions == ()
-    prediction.output.square().sum().backward()
-    for key, parameter in model.named_parameters():
-        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, key
-    other = models.create(explicit, **EXPLICIT[explicit]).eval()
-    other.load_state_dict(model.state_dict())
-    expected = model.eval()(x).output
-    assert torch.equal(copy.deepcopy(model)(x).output, expected)
-    assert torch.equal(other(x).output, expected)
-    for option, value in (("solver", Picard()), ("drop_finished", True)):
-        with pytest.raises(TypeError, match=f"no equilibrium layer to take {option}"):
-            models.create(explicit, **EXPLICIT[explicit], **{option: value})
-
-
 @pytest.mark.parametrize("name", ["mdeq", *EXPLICIT])
 def test_there_is_no_memory_to_carry(name):
     fields = {**SMALL, **EXPLICIT}[name]
     with pytest.raises(ValueError, match="takes no carry"):
-        models.create(name, **fields)(torch.zeros(INPUT[name]), carry=())
+        models.create(name, **fields)(torch.zeros(5, 1, 8, 8), carry=())
 
 
 def test_options_of_the_layer_arrive(name):
