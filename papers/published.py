@@ -15,7 +15,7 @@ BAI_2022 = "Bai 2022 (thesis)"
 KAG_2019 = "Kag et al. 2019"
 
 
-def published(paper: str, item: str) -> list[dict[str, Any]]:
+def read_published(paper: str, item: str) -> list[dict[str, Any]]:
     """Return the rows of a table or a figure of a paper, in its order.
 
     Args:

@@ -14,7 +14,7 @@ from equilibria.run.studies.measures.epochs import solves
 from equilibria.run.studies.study import Context, Point, Study
 from equilibria.run.studies.training import Training
 from equilibria.run.studies.views import Chart, Lines, Pivot, first
-from papers.published import BAI_2021, BAI_2022, published
+from papers.published import BAI_2021, BAI_2022, read_published
 
 CIFAR, IMAGENET = (BAI_2022, "Table 3.1", "accuracy"), (BAI_2022, "Table 3.2", "top1")
 REGULARIZED = (BAI_2021, "Table 2", "accuracy")
@@ -41,7 +41,7 @@ def printed(recipe: str) -> float | None:
     if place is None:
         return None
     (paper, item, metric), row = place
-    return next(each[metric] for each in published(paper, item) if each["row"] == row)
+    return next(each[metric] for each in read_published(paper, item) if each["row"] == row)
 
 
 def curve(context: Context) -> Iterable[dict[str, Any]]:

@@ -63,7 +63,7 @@ def choices(context: Context) -> dict[str, Any]:
 def best(prefix: str, digits: int) -> Any:
     """The best of the other solvers by hindsight, with its name."""
 
-    def said(rows: Frame) -> str | None:
+    def cell(rows: Frame) -> str | None:
         others = {
             name: value
             for name in SOLVERS
@@ -74,7 +74,7 @@ def best(prefix: str, digits: int) -> Any:
         name = min(others, key=lambda each: others[each])
         return f"{others[name]:.{digits}f} ({name})"
 
-    return said
+    return cell
 
 
 def number(rows: Frame, column: str) -> float | None:

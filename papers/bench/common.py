@@ -26,7 +26,7 @@ from equilibria.run.studies.views.tables import Column
 PEERS = ("torchdeq", "scipy")
 
 
-def _filled(data: Data, index: str, columns: Sequence[str], of_problem: Sequence[str]) -> Frame:
+def _fill(data: Data, index: str, columns: Sequence[str], of_problem: Sequence[str]) -> Frame:
     """Return the row of each contestant on each problem, with what its tables need.
 
     Args:
@@ -50,17 +50,17 @@ def _filled(data: Data, index: str, columns: Sequence[str], of_problem: Sequence
     return rows
 
 
-def _raced(rows: Frame, index: str, peers: Frame) -> Frame:
+def _add_fastest(rows: Frame, index: str, peers: Frame) -> Frame:
     """Add torchdeq's fastest on each problem, its time, how many times as fast a row is, words."""
     best = peers.sort_values("ms").drop_duplicates("problem").set_index("problem")
     rows["fastest"] = rows["problem"].map(best[index].astype(str).str.removeprefix("torchdeq "))
     rows["best_ms"] = rows["problem"].map(best["ms"])
     rows["best"] = rows["best_ms"] / rows["ms"]
-    rows["said"] = [_said(row) for row in rows.to_dict("records")]
+    rows["said"] = [_explain(row) for row in rows.to_dict("records")]
     return rows
 
 
-def _said(row: dict[str, Any]) -> str:
+def _explain(row: dict[str, Any]) -> str:
     """What a reader is told of an answer that is not right."""
     for name in ("failure", "error"):
         if isinstance(row.get(name), str):
@@ -198,7 +198,7 @@ SUMMARY = {
 
 def solves(data: Data) -> Frame:
     """Return all rows, beside f alone, torchdeq's same method, and its fastest by hindsight."""
-    rows = _filled(data, "solver", FIGURES, ("kind", "state_bytes", "f_ms"))
+    rows = _fill(data, "solver", FIGURES, ("kind", "state_bytes", "f_ms"))
     rows = rows.astype(dict.fromkeys(INTEGERS, "Int64"))
     problem, ms, ours = rows["problem"], rows["ms"], rows["family"] == "equilibria"
     f_ms = rows[["calls", "evals_max"]].max(axis=1) * rows["f_ms"]
@@ -207,7 +207,7 @@ def solves(data: Data) -> Frame:
     same = timed.set_index(["problem", "method"])["ms"].to_dict()
     its = [same.get(key) for key in zip(problem, rows["method"], strict=True)]
     rows["same"] = pd.Series(its, rows.index, dtype=float).where(ours) / ms
-    rows = _raced(rows, "solver", timed)
+    rows = _add_fastest(rows, "solver", timed)
     rows["bound"] = rows["best_ms"] / f_ms
     anderson = rows[rows["solver"] == "torchdeq anderson"].set_index("problem")["overhead"]
     rows["beside"] = rows["overhead"] / problem.map(anderson)
@@ -281,11 +281,11 @@ def steps(data: Data, rtol: float) -> Frame:
     """Return all rows, and how fast they are beside torchdeq's fastest accurate one."""
     figures = ("exact", "failure", "samples", "reached", "failed", "cosine", "error", "products")
     times = ("products_max", "forward_ms", "backward_ms", "ms", "bytes")
-    rows = _filled(data, "method", (*figures, *times), ("state_bytes", "radius"))
+    rows = _fill(data, "method", (*figures, *times), ("state_bytes", "radius"))
     rows = rows.astype({"products_max": "Int64", "exact": bool})
     right = rows["failure"].isna() & (rows["reached"] == rows["samples"])
     rows["accurate"] = rows["exact"] & right & (rows["error"] <= ACCURATE * rtol)
     peers = (rows["family"] == "torchdeq") & rows["accurate"] & rows["ms"].notna()
-    rows = _raced(rows, "method", rows[peers])
+    rows = _add_fastest(rows, "method", rows[peers])
     rows["speed"] = rows["best"].where(rows["accurate"])
     return rows

@@ -1,6 +1,6 @@
 """One of several processes that train together, and how fast they do.
 
-It is started by `launched`, as a script, with a recipe and a number of rows.
+It is started by `launch`, as a script, with a recipe and a number of rows.
 """
 
 import json
@@ -26,7 +26,7 @@ OPTIONS = ("--pretrain.name", "null", "--regulariser.name", "null", "--epochs", 
 """Every step solves, and solves alone."""
 
 
-def launched(recipe: str, rows: int, processes: int) -> dict[str, float]:
+def launch(recipe: str, rows: int, processes: int) -> dict[str, float]:
     """Train in new processes of one thread each, on the CPU.
 
     Args:

@@ -22,7 +22,7 @@ RULES = (
 Map = Callable[[Tensor], Tensor]
 
 
-def settled(f: Map, z: Tensor) -> Tensor:
+def iterate(f: Map, z: Tensor) -> Tensor:
     for _ in range(2000):
         z = f(z)
     return z
@@ -46,7 +46,7 @@ def maps() -> dict[str, tuple[Map, Tensor, Tensor | None]]:
     def excursion(z: Tensor) -> Tensor:
         return z + b * torch.where(((z / b).mean() - 20).abs() < 5, 200.0, 1.0)
 
-    at, upper = settled(tanh, zero), settled(steep, torch.ones_like(zero))
+    at, upper = iterate(tanh, zero), iterate(steep, torch.ones_like(zero))
     return {
         "z + 1": (lambda z: z + 1, zero, None),
         "z + b (1 + .5 tanh(W z))": (lambda z: z + b * (1 + 0.5 * (z @ w).tanh()), zero, None),
@@ -60,7 +60,7 @@ def maps() -> dict[str, tuple[Map, Tensor, Tensor | None]]:
         "the same, warm start 1 % off": (tanh, 1.01 * at, at),
         "the same, warm start .01 % off": (tanh, 1.0001 * at, at),
         "the same, z0 = z*": (tanh, at, at),
-        ".5 Q z + x": (linear, zero, settled(linear, zero)),
+        ".5 Q z + x": (linear, zero, iterate(linear, zero)),
         "tanh(3 z + 1e-10)": (steep, zero, upper),
         "the same in float32": (steep, zero.float(), upper),
         "z / 2, z0 = 0": (lambda z: z / 2, zero, zero),
@@ -106,7 +106,7 @@ def stops(context: Context) -> Iterable[dict[str, Any]]:
         yield row
 
 
-def said(rows: Frame) -> str:
+def describe(rows: Frame) -> str:
     """Where a rule stops; it is wrong to stop where there is no fixed point."""
     evals, error = rows["evals"].iloc[0], first("error")(rows)
     if evals != evals:
@@ -131,7 +131,7 @@ STUDY = Study(
             each="rule",
             across="rule",
             words={"rule": {rule: rule for rule in RULES}},
-            values={"{level}": said},
+            values={"{level}": describe},
             note=f"Plain iteration from 0 in float64 unless something else is said, rtol {RTOL:g}, "
             f"at most {EVALS} evaluations. Beside the relative test the rules ask for a residual "
             f"below {SHARE:g} times the first (share of first), or {SHARE:g} S, where S is the "

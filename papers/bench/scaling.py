@@ -4,7 +4,7 @@ import statistics
 
 from equilibria.run.studies.study import Context, Point, Study
 from equilibria.run.studies.views import Pivot
-from papers.bench.processes import OPTIONS, STEPS, launched
+from papers.bench.processes import OPTIONS, STEPS, launch
 
 ROWS = {"shapes": 8, "digits": 256}
 """Rows of a step, on each process."""
@@ -16,7 +16,7 @@ MINUTES = {"shapes": 1.5, "digits": 0.8}
 def speeds(context: Context) -> dict[str, float]:
     """Samples per second and their ratio, from rounds of one and of two processes in turns."""
     recipe, rows = str(context.factors["recipe"]), int(context.factors["rows"])
-    rounds = [[launched(recipe, rows, processes) for processes in (1, 2)] for _ in range(ROUNDS)]
+    rounds = [[launch(recipe, rows, processes) for processes in (1, 2)] for _ in range(ROUNDS)]
     ratios = [two["speed"] / one["speed"] for one, two in rounds]
     return {
         "one": statistics.median(one["speed"] for one, _ in rounds),

@@ -26,7 +26,7 @@ from equilibria.solve import SolveWarning, Status
 from equilibria.zoo.language.model.base import SequenceModel
 from equilibria.zoo.synthetic.data.drawn import VOCABULARY
 from papers.measures import counterpart
-from papers.published import BAI_2019, published
+from papers.published import BAI_2019, read_published
 
 # --- The trainings that studies of Bai et al. 2019 share ------------------------------------------
 
@@ -44,7 +44,7 @@ RECURRENT = ("lstm", "gru")
 
 
 @functools.cache
-def named(name: str, scale: Scale, *options: str) -> Recipe:
+def load_recipe(name: str, scale: Scale, *options: str) -> Recipe:
     """Return the shipped recipe `name`, its -gpu size where `scale` asks for it and there is one.
 
     Args:
@@ -67,15 +67,15 @@ def language(cell: str, scale: Scale, seed: int = 0, *, tied: bool = False) -> T
         seed: of the training.
         tied: the weight-tied stack of `LAYERS` layers in place of the equilibrium network.
     """
-    recipe = named(CELLS[cell], scale, "--seed", str(seed))
+    recipe = load_recipe(CELLS[cell], scale, "--seed", str(seed))
     if tied:
         recipe = counterpart.explicit(recipe, layers=LAYERS)
     return Training(recipe, {"cpu": 15, "gpu": 60}[scale])
 
 
-def copying(network: str, scale: Scale, seed: int) -> Training:
+def copy_memory(network: str, scale: Scale, seed: int) -> Training:
     """Return a training on copy memory: of "deq", or of an "lstm" or "gru" of its size."""
-    recipe = named("copy-memory", scale, "--seed", str(seed))
+    recipe = load_recipe("copy-memory", scale, "--seed", str(seed))
     if network != "deq":
         recipe = counterpart.recurrent(recipe, network, VOCABULARY)
     return Training(recipe, 6 if network == "deq" else 1)
@@ -165,7 +165,7 @@ def _against(column: str, other: str | None = None, **options: Any) -> Column:
     )
 
 
-def _timed(column: str, other: str = "tied_step", **options: Any) -> Column:
+def _compare_times(column: str, other: str = "tied_step", **options: Any) -> Column:
     return views.ratio(views.of(column, network=BOTH), views.of(other, network=BOTH), **options)
 
 
@@ -203,9 +203,9 @@ COMPARISON = views.Pivot(
         "with the penalty": _against("penalised_bytes", "step_bytes", absent="none"),
         "training time, ratio": _seconds,
         "on": _conditions,
-        "a step, interleaved": _timed("deq_step"),
-        "plain": _timed("deq_plain"),
-        "penalised": _timed("deq_penalised", absent="none"),
+        "a step, interleaved": _compare_times("deq_step"),
+        "plain": _compare_times("deq_plain"),
+        "penalised": _compare_times("deq_penalised", absent="none"),
     },
     note=f"Test text of Penn Treebank. Converged: share of the solves to {TOLERANCE:g}, one for "
     "each piece of a segment, and of the rows of segments all of whose pieces converge. Cosine: of "
@@ -221,16 +221,16 @@ TIMES = views.Pivot(
     words={"cell": STACKS},
     values={
         "whose": views.of("threads", spec="ours, {:g} threads", network=BOTH),
-        "a training step": _timed("deq_step", spec="{:.2f}x"),
-        "reading": _timed("deq_read", "tied_read", spec="{:.2f}x"),
-        "a plain step": _timed("deq_plain", spec="{:.2f}x"),
-        "a penalised step": _timed("deq_penalised", spec="{:.2f}x"),
-        "a step, untrained": _timed("deq_untrained", "tied_untrained", spec="{:.2f}x"),
+        "a training step": _compare_times("deq_step", spec="{:.2f}x"),
+        "reading": _compare_times("deq_read", "tied_read", spec="{:.2f}x"),
+        "a plain step": _compare_times("deq_plain", spec="{:.2f}x"),
+        "a penalised step": _compare_times("deq_penalised", spec="{:.2f}x"),
+        "a step, untrained": _compare_times("deq_untrained", "tied_untrained", spec="{:.2f}x"),
         "all steps of the training": _median_seconds,
     },
     above=[
         (row["row"], "paper", f"{row['training']:.2f}x", f"{row['inference']:.2f}x")
-        for row in published(BAI_2019, "Table 4")
+        for row in read_published(BAI_2019, "Table 4")
     ],
     note=f"Ours: medians of {ROUNDS} steps of trained networks, interleaved in one process, with "
     "the Jacobian penalty and without apart; a training step is (1 - p) plain + p penalised, p "
@@ -243,7 +243,7 @@ TIMES = views.Pivot(
 # --- Views of the trainings on copy memory, Table 1 -----------------------------------------------
 
 NETWORKS = {"deq": "DEQ-Transformer", "lstm": "LSTM", "gru": "GRU"}
-PUBLISHED = published(BAI_2019, "Table 1")
+PUBLISHED = read_published(BAI_2019, "Table 1")
 
 
 def better(rows: Frame) -> views.Cell:

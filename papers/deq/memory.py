@@ -4,9 +4,9 @@ from equilibria.run import memory
 from equilibria.run.studies.study import Context, Point, Study, grid
 from equilibria.run.studies.views import Lines, Pivot, Table, first, of, ratio
 from equilibria.run.trainer import seed_all
-from papers.deq.common import CELLS, named
+from papers.deq.common import CELLS, load_recipe
 from papers.measures.sequences import segments
-from papers.published import BAI_2019, published
+from papers.published import BAI_2019, read_published
 
 LENGTHS = (50, 100, 200, 400)
 DEPTHS = (6, 12, 24, 48)
@@ -33,7 +33,7 @@ STUDY = Study(
         Point(
             each,
             [steps],
-            reads=[named(CELLS[each["cell"]], scale)],
+            reads=[load_recipe(CELLS[each["cell"]], scale)],
             settings={"batch": BATCH},
             minutes=0.1 + each["length"] / 1600,
         )
@@ -63,7 +63,7 @@ STUDY = Study(
             rows=lambda data: [
                 (text, row["row"], row["memory"])
                 for text, item in (("Penn Treebank", "Table 2"), ("WikiText-103", "Table 3"))
-                for row in published(BAI_2019, item)
+                for row in read_published(BAI_2019, item)
                 if "memory" in row
             ],
             note="Length 150, batch 15, on a GPU, without embeddings: 80 to 88 % less than the "

@@ -17,7 +17,7 @@ from equilibria.run.studies.views import NOT_RUN, Lines, Pivot, Table, first, of
 from papers.deq import common
 from papers.deq.common import core, quality, times
 from papers.measures.memory import step_memory
-from papers.published import BAI_2019, published
+from papers.published import BAI_2019, read_published
 
 NETWORKS = {
     **{f"deq-{cell}": f"DEQ-{name}" for cell, name in common.NAMES.items()},
@@ -37,7 +37,7 @@ TEXT = {
 def points(scale: Scale) -> Iterator[Point]:
     """Every training and what is measured of its network, and each cell's two networks timed."""
     for each in grid(network=common.NETWORKS, seed=common.COPY_SEEDS):
-        run = common.copying(each["network"], scale, each["seed"])
+        run = common.copy_memory(each["network"], scale, each["seed"])
         factors = {"data": "copy-memory", **each}
         yield Point(factors, [summary, epochs], {"run": run})
     for cell in common.CELLS:
@@ -66,7 +66,7 @@ def theirs(item: str) -> list[Sequence[Any]]:
             *(row["row"], "paper", row.get("size"), row.get("core"), row["perplexity"]),
             f"{row['memory']:g} GB" if "memory" in row else None,
         )
-        for row in published(BAI_2019, item)
+        for row in read_published(BAI_2019, item)
     ]
 
 

@@ -5,7 +5,7 @@ from functools import partial
 from equilibria.run.studies.study import Point, Study
 from equilibria.run.studies.views import Lines, Pivot, first
 from papers.deq.common import language
-from papers.measures.sequences import reading
+from papers.measures.sequences import read_text
 
 TOLERANCES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 LIMITS = (1, 2, 3, 5, 8, 12, 20, 30)
@@ -18,7 +18,7 @@ STUDY = Study(
     points=lambda scale: [
         Point(
             {"rtol": rtol, "max_evals": limit},
-            [partial(reading, rtol=rtol, max_evals=limit, patience=None)],
+            [partial(read_text, rtol=rtol, max_evals=limit, patience=None)],
             {"deq": language("transformer", scale)},
             minutes=0.5,
         )

@@ -61,7 +61,7 @@ def points(scale: Scale) -> list[Point]:
     ]
 
 
-def finished(data: Data) -> Frame:
+def list_runs(data: Data) -> Frame:
     return with_means(data.series("accuracy"), "recipe", MEANS)
 
 
@@ -75,7 +75,7 @@ STUDY = Study(
     views=[
         *(
             Derived(
-                finished,
+                list_runs,
                 Pivot(
                     title=title,
                     index={"seed": "seed"},

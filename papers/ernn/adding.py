@@ -47,7 +47,7 @@ def points(scale: Scale) -> list[Point]:
     ]
 
 
-def solved(rows: Frame) -> Cell:
+def list_steps(rows: Frame) -> Cell:
     """After how many steps each seed is first below `SOLVED`."""
     found: list[str] = []
     for _, run in rows.groupby("seed"):
@@ -67,7 +67,7 @@ STUDY = Study(
             index={"length": "T", "network": "network"},
             whole=True,
             values={
-                "steps, by seed": solved,
+                "steps, by seed": list_steps,
                 "error at the end": spread("loss", 1, ".4f"),
                 "parameters": "parameters",
                 "training, s": mean("seconds"),

@@ -16,7 +16,7 @@ from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import Lines, Pivot, first, mean, spread
 from papers.ernn.common import HAR, SEEDS, cost, eigenvalues, training
-from papers.published import KAG_2019, published
+from papers.published import KAG_2019, read_published
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh")
 
@@ -56,7 +56,7 @@ def rows(item: str, **where: Any) -> list[list[Any]]:
             *("", f"{row['accuracy']:g}", "", row["parameters"], row["size"], ""),
             row.get("test_ms", ""),
         ]
-        for row in published(KAG_2019, item)
+        for row in read_published(KAG_2019, item)
         if all(row[name] == value for name, value in where.items())
     ]
 

@@ -7,7 +7,7 @@ from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import Lines, Pivot, first, mean, spread
 from papers.ernn.common import SEEDS, training
-from papers.published import KAG_2019, published
+from papers.published import KAG_2019, read_published
 
 NETWORKS = {
     "FastRNN": ("--model.cell.name", "FastRNN"),
@@ -45,7 +45,7 @@ STUDY = Study(
             },
             above=[
                 [f"published: {row['network']}", "", f"{row['accuracy']:g}", row["parameters"]]
-                for row in published(KAG_2019, "Table 3")
+                for row in read_published(KAG_2019, "Table 3")
                 if row["data"] == "Noisy-MNIST"
             ],
         ),

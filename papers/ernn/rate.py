@@ -35,7 +35,7 @@ def steps(context: Context, *, activation: Any, size: float) -> Iterable[dict[st
         }
 
 
-def measured(rows: Frame) -> Cell:
+def mean_rate(rows: Frame) -> Cell:
     """The mean factor of the distance per step, down to 1e-10; None where it grows."""
     near = rows[rows["distance"] > 1e-10]
     rate = (near["distance"].iloc[-1] / near["distance"].iloc[0]) ** (1 / (len(near) - 1 or 1))
@@ -62,7 +62,7 @@ STUDY = Study(
             index={"activation": "activation", "size": "eta"},
             whole=True,
             values={
-                "measured rate": measured,
+                "measured rate": mean_rate,
                 "|I + eta dF|, median": lambda rows: round(rows["norm"].iloc[-1], 4),
                 "largest": lambda rows: round(rows["norm_max"].max(), 4),
                 "eq. 12 holds, %": lambda rows: round(100 * rows["holds"].mean(), 1),

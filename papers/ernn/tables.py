@@ -9,7 +9,7 @@ from equilibria.run.studies.measures.epochs import summary
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import Pivot, spread
 from papers.ernn.common import SEEDS, training
-from papers.published import KAG_2019, published
+from papers.published import KAG_2019, read_published
 
 RECIPES = {
     "DSA-19": ("dsa19", (1, 3, 5)),
@@ -44,7 +44,7 @@ def above(data: str) -> list[list[Any]]:
     """The published rows of a data set: accuracy and parameters."""
     return [
         [f"published: {row['network']}", f"{row['accuracy']:g}", row["parameters"]]
-        for row in published(KAG_2019, "Table 3")
+        for row in read_published(KAG_2019, "Table 3")
         if row["data"] == data
     ]
 
@@ -76,7 +76,7 @@ STUDY = Study(
             values={"test perplexity": spread("perplexity"), "parameters": "parameters"},
             above=[
                 [f"published: {row['row']}", f"{row['perplexity']:g}", row["parameters"]]
-                for row in published(KAG_2019, "Table 6")
+                for row in read_published(KAG_2019, "Table 6")
             ],
         ),
     ],

@@ -32,7 +32,7 @@ from equilibria.zoo.flow.model.configs import RAFTConfig
 from equilibria.zoo.flow.predict.engine import Follower
 from equilibria.zoo.vision.data.segmentation import SegmentationSet
 from papers.measures import counterpart
-from papers.published import BAI_2022, published
+from papers.published import BAI_2022, read_published
 
 # --- Small networks for optical flow, and their trainings on generated pairs ----------------------
 
@@ -216,7 +216,7 @@ def _drive(context: Context) -> tuple[list[Tensor], list[Tensor]]:
 
 
 @torch.no_grad()
-def _solved(model: DEQFlow, images: Images, start: Any) -> Any:
+def _solve(model: DEQFlow, images: Images, start: Any) -> Any:
     return model(images, z0=start)
 
 
@@ -233,12 +233,12 @@ def frames(context: Context) -> Iterable[dict[str, Any]]:
     before: Any = None
     with using(model, solver=solver, adjoint=JacobianFree()):
         for place, images in enumerate(pairwise(drive)):
-            cold = _solved(model, images, None)
+            cold = _solve(model, images, None)
             solves = {"cold": cold, "reuse": cold, "flow_only": cold}
             if before is not None:
                 hidden, flow = before
-                solves["reuse"] = _solved(model, images, before)
-                solves["flow_only"] = _solved(model, images, (torch.zeros_like(hidden), flow))
+                solves["reuse"] = _solve(model, images, before)
+                solves["flow_only"] = _solve(model, images, (torch.zeros_like(hidden), flow))
             arrived = {
                 name: int(p.solution.status) == Status.CONVERGED for name, p in solves.items()
             }
@@ -271,10 +271,10 @@ def cuts(context: Context) -> Iterable[dict[str, Any]]:
             for place, images in enumerate(pairs):
                 first, second = (x[0] for x in images)
                 start, why = follower.start(first, second, follows=place > 0)
-                found = _solved(model, images, start)
+                found = _solve(model, images, start)
                 if place == len(pairs) - 1:
                     starts = {"cut_cold": None, "cut_blind": last}
-                    solves = {name: _solved(model, images, z0) for name, z0 in starts.items()}
+                    solves = {name: _solve(model, images, z0) for name, z0 in starts.items()}
                     yield {
                         "cut": cut,
                         "cut_reuse": int(found.solution.stats.evals),
@@ -369,7 +369,7 @@ _TRAINING = ("sintel_clean", "sintel_final", "kitti_epe", "kitti_f1")
 def from_paper() -> Iterable[Sequence[Any]]:
     """Errors on the training pairs of Sintel and KITTI, and of further trained networks on the
     hidden test pairs."""
-    for row in published(BAI_2022, "Table 7.1"):
+    for row in read_published(BAI_2022, "Table 7.1"):
         if "sintel_clean" in row:
             yield [row["row"].removeprefix("C+T: "), *(row.get(name) for name in _TRAINING)]
         elif "test_clean" in row:
@@ -380,7 +380,7 @@ def from_paper() -> Iterable[Sequence[Any]]:
 
 def correlations(data: Data) -> Iterable[Sequence[Any]]:
     """How residual and error go together, over the test pairs of all seeds."""
-    (row,) = published(BAI_2022, "Figure 7.7")
+    (row,) = read_published(BAI_2022, "Figure 7.7")
     yield ["published, KITTI", None, None, row["pearson"], None, None]
     found = data.series("residual", on="generated")
     for name, evals in () if found.empty else product(NETWORKS, RESIDUAL_AT):

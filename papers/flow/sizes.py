@@ -8,7 +8,7 @@ from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import Context, Point, Study
 from equilibria.run.studies.views import NOT_RUN, Table
 from papers.measures import counterpart
-from papers.published import BAI_2022, published
+from papers.published import BAI_2022, read_published
 
 NETWORKS: dict[str, tuple[str, dict[str, Any], int]] = {
     "RAFT": ("raft", {}, 5_257_536),
@@ -33,7 +33,7 @@ def size(context: Context) -> dict[str, Any]:
 
 
 def _rows(data: Data) -> Iterable[Sequence[Any]]:
-    printed = {row["row"]: row["size"] for row in published(BAI_2022, "sec. 7.3")}
+    printed = {row["row"]: row["size"] for row in read_published(BAI_2022, "sec. 7.3")}
     points = data.points.set_index("network")
     for name, (_, _, released) in NETWORKS.items():
         found: Sequence[Any] = (NOT_RUN,)

@@ -56,13 +56,13 @@ class Tested:
 
 def node_training(network: str, seed: int) -> Training:
     """Return the training of one of `NODES` on Cora."""
-    recipe = replace(_loaded("cora"), seed=seed)
+    recipe = replace(_load("cora"), seed=seed)
     return Training(_with(recipe, NODES[network]), 0.6)
 
 
 def chain_training(network: str, length: int, directed: bool, seed: int) -> Training:
     """Return the training of one of `CHAINS`."""
-    recipe = replace(_loaded("chains"), seed=seed)
+    recipe = replace(_load("chains"), seed=seed)
     normalize = "row" if directed else "sym"
     task = replace(recipe.task, length=length, directed=directed)
     recipe = replace(recipe, task=task, model=replace(recipe.model, normalize=normalize))
@@ -75,7 +75,7 @@ def chain_training(network: str, length: int, directed: bool, seed: int) -> Trai
 def fold_training(data: str, method: str, fold: int) -> Training:
     """Return the training on a fold of a set of graphs: by one of `METHODS`, of three implicit
     layers, or of a GCN."""
-    recipe = _loaded(data)
+    recipe = _load(data)
     recipe = replace(recipe, task=replace(recipe.task, fold=fold))
     if method == DEEP:
         recipe = replace(recipe, model=replace(recipe.model, hidden=(64, 64, 64)))
@@ -86,7 +86,7 @@ def fold_training(data: str, method: str, fold: int) -> Training:
 
 
 @functools.cache
-def _loaded(name: str) -> Any:
+def _load(name: str) -> Any:
     """A recipe as it is shipped: there are too many points to read it for each."""
     return recipes.load(name)
 
@@ -99,7 +99,7 @@ def _with(recipe: Any, other: Any) -> Any:
 
 
 @identified_as("_graphs.chosen")
-def chosen(context: Context) -> dict[str, Any]:
+def choose(context: Context) -> dict[str, Any]:
     """`chosen`: the test accuracy after the epoch with the lowest validation loss, since accuracies
     on 42 graphs tie; `at`: that epoch."""
     best = min(context.run.metrics, key=lambda record: record["valid"]["loss"])

@@ -11,7 +11,7 @@ from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study, grid
 from equilibria.run.studies.views import Pivot, Table, mean, spread
 from papers.inexact import graph_networks
-from papers.published import BAI_2022, published
+from papers.published import BAI_2022, read_published
 
 DIRECTED = {True: "directed", False: "undirected"}
 
@@ -35,7 +35,7 @@ def points(scale: Scale) -> list[Point]:
     folds = [
         Point(
             {"what": "cox2", **each},
-            [summary, graph_networks.chosen, epochs],
+            [summary, graph_networks.choose, epochs],
             {"run": graph_networks.fold_training("cox2", str(each["network"]), int(each["fold"]))},
         )
         for each in grid(network=order, fold=range(graph_networks.FOLDS))
@@ -45,7 +45,7 @@ def points(scale: Scale) -> list[Point]:
 
 def above() -> list[list[Any]]:
     """The published rows of Table 5.3."""
-    rows = published(BAI_2022, "Table 5.3")
+    rows = read_published(BAI_2022, "Table 5.3")
     return [
         [f"published, {row['row']}: {name}", None, row["parameters"], None, None, row[name]]
         for row in rows

@@ -12,7 +12,7 @@ from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study, grid
 from equilibria.run.studies.views import Lines, Pivot, mean, spread
 from papers.inexact.common import ESTIMATORS, IMAGES, SEEDS, image_training, step_times, times
-from papers.published import BAI_2022, published
+from papers.published import BAI_2022, read_published
 
 
 def points(scale: Scale) -> list[Point]:
@@ -39,7 +39,7 @@ def points(scale: Scale) -> list[Point]:
 
 PUBLISHED = [
     [f"published: {row['row']}", None, row["accuracy"], None, f"{row['speed']:g}"]
-    for row in published(BAI_2022, "Table 5.2")
+    for row in read_published(BAI_2022, "Table 5.2")
     if "accuracy" in row
 ]
 

@@ -9,7 +9,7 @@ from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study, grid
 from equilibria.run.studies.views import Lines, Pivot, mean, spread
 from papers.inexact.common import TEXT, step_times, text_training, times
-from papers.published import BAI_2022, published
+from papers.published import BAI_2022, read_published
 
 SEEDS = (0, 1)
 
@@ -32,7 +32,7 @@ def points(scale: Scale) -> list[Point]:
 
 PUBLISHED = [
     [f"published: {row['row']}", None, row["perplexity"], None, f"{row['speed']:g}"]
-    for row in published(BAI_2022, "Table 5.2")
+    for row in read_published(BAI_2022, "Table 5.2")
     if "perplexity" in row
 ]
 

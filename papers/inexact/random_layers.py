@@ -156,7 +156,7 @@ NEUMANN |= {"NPG, k = 20": (20, 1.0)}
 
 
 @identified_as("_synthetic.trained")
-def trained(context: Context) -> Iterable[dict[str, Any]]:
+def check_condition(context: Context) -> Iterable[dict[str, Any]]:
     """How far trained layers are from the condition (5.8), by `estimator`.
 
     Shares of test samples: `met`, ||(I - J) D - I|| < 1 / kappa^2; `sharp`, < 1 / kappa; `safe`,

@@ -12,7 +12,15 @@ from equilibria.run.recipe import Recipe
 from equilibria.run.studies.study import Point, Scale, Study, grid
 from equilibria.run.studies.training import Training
 from equilibria.run.studies.views import Lines, Pivot, first, mean, spread
-from papers.inexact.random_layers import BOUNDS, DRAWS, LAYERS, SAMPLES, cosines, theorem, trained
+from papers.inexact.random_layers import (
+    BOUNDS,
+    DRAWS,
+    LAYERS,
+    SAMPLES,
+    check_condition,
+    cosines,
+    theorem,
+)
 
 SEEDS, TRAINED = range(10), range(3)
 BOUNDED = {True: "norm of W below .95", False: "not bounded"}
@@ -23,7 +31,11 @@ def points(scale: Scale) -> list[Point]:
         *(Point({"what": "cosine", **each}, [cosines]) for each in grid(layer=LAYERS, seed=SEEDS)),
         *(Point({"what": "theorem", "bound": bound, "seed": 0}, [theorem]) for bound in BOUNDS),
         *(
-            Point({"what": "trained", **each}, [trained], {"run": Training(_digits(**each), 0.5)})
+            Point(
+                {"what": "trained", **each},
+                [check_condition],
+                {"run": Training(_digits(**each), 0.5)},
+            )
             for each in grid(bounded=BOUNDED, seed=TRAINED)
         ),
     ]

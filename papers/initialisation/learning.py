@@ -130,7 +130,7 @@ SHARE = 0.9
 """A scale is workable if so many of its trainings work."""
 
 
-def compared(data: Data) -> Frame:
+def compare(data: Data) -> Frame:
     """Add to each test error its `ratio` to the best median, and the `critical` scale by theory."""
     rows = data.series("error")
     best = rows.groupby(["solver", "ensemble", "scale"])["error"].median().min()
@@ -161,7 +161,7 @@ def workable(factor: float) -> Column:
     return cell
 
 
-def predicted(solver: str, data: Data) -> list[Series]:
+def mark_predictions(solver: str, data: Data) -> list[Series]:
     """Return a short vertical rule at the critical scale of each ensemble that was measured."""
     measured = set(data.series("seed", solver=solver)["ensemble"])
     rule = partial(Series, y=[5, 8], style="marked")

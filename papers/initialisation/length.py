@@ -10,7 +10,7 @@ from equilibria.run.studies.views import NOT_RUN, Chart, Pivot, Table, curve, of
 from equilibria.theory import length_variance_exponent
 from papers.initialisation.common import COLORS, PAPER, lines
 from papers.initialisation.linear import point, slope, theory
-from papers.published import AGARWALA_2022, published
+from papers.published import AGARWALA_2022, read_published
 
 COARSE = tuple(round(10 ** (-step / 4), 6) for step in range(1, 13))
 FINE = tuple(round(10 ** (-step / 12), 6) for step in range(1, 37))
@@ -39,7 +39,7 @@ def points(scale: Scale) -> list[Point]:
 
 def exponents(data: Data) -> Iterator[list[Any]]:
     """Slopes of what was measured, and of the formula over the same distances."""
-    for paper in published(AGARWALA_2022, "section 2.2.3"):
+    for paper in read_published(AGARWALA_2022, "section 2.2.3"):
         ensemble, weights = paper["ensemble"], paper["weights"]
         exact = length_variance_exponent(ensemble, tied=weights == "tied")
         head = [PAPER[ensemble], weights, paper["exponent"], exact]
@@ -63,7 +63,7 @@ def _range(rows: Frame) -> str:
     return f"{low:.3g} to {high:.3g}" if isinstance(low, float) else ""
 
 
-def _printed(delta: float) -> float:
+def _evaluate_eq_14(delta: float) -> float:
     """Eq. 14, N sigma^2 of Gaussian and GOE networks with untied weights, as the paper has it."""
     V = 1 - delta
     return 2 * (2 / (1 - V) ** 2 + 1 / (1 - V**2) ** 2 - 2 / (1 - V**2))
@@ -126,6 +126,6 @@ STUDY = Study(
         _chart(f"{DRAWS} W of {SMALL} units: median and range (dashed: theory)", "tied", SMALL,
                style="line", low="length_min", high="length_max"),
         _chart(f"untied weights, {WIDTH} units (lines: theory)", "untied", WIDTH,
-               ("eq. 14 as printed, Gaussian and GOE", _printed), style="points"),
+               ("eq. 14 as printed, Gaussian and GOE", _evaluate_eq_14), style="points"),
     ],
 )  # fmt: skip

@@ -36,21 +36,21 @@ def point(
     """Return the point that draws networks, their weights tied or untied, at several delta."""
     return Point(
         {"ensemble": ensemble, "weights": weights, "width": width},
-        [partial(drawn, deltas=deltas, draws=draws)],
-        settings={"spacing": [spaced(each) for each in deltas]} if weights == "untied" else {},
+        [partial(draw, deltas=deltas, draws=draws)],
+        settings={"spacing": [count_steps(each) for each in deltas]} if weights == "untied" else {},
         minutes=minutes,
     )
 
 
 @identified_as("_linear.drawn")
-def drawn(context: Context, *, deltas: Sequence[float], draws: int) -> Iterator[dict[str, float]]:
+def draw(context: Context, *, deltas: Sequence[float], draws: int) -> Iterator[dict[str, float]]:
     """One row for each distance `delta` = 1 - V / V_c, as `summary` gives it."""
     factors: Any = context.factors
     ensemble, weights, width = factors["ensemble"], factors["weights"], factors["width"]
     if weights == "tied":
-        columns = zip(*(tied(ensemble, width, deltas, k) for k in range(draws)), strict=True)
+        columns = zip(*(draw_tied(ensemble, width, deltas, k) for k in range(draws)), strict=True)
     else:
-        columns = (list(untied(ensemble, width, delta, draws, seed=0)) for delta in deltas)
+        columns = (list(draw_untied(ensemble, width, delta, draws, seed=0)) for delta in deltas)
     for delta, pairs in zip(deltas, columns, strict=True):
         yield summary(ensemble, weights, delta, pairs)
 
@@ -90,7 +90,7 @@ def slope(values: Frame) -> float:
 # --- draws ----------------------------------------------------------------------------------------
 
 
-def tied(ensemble: Ensemble, width: int, deltas: Sequence[float], seed: int) -> list[Pair]:
+def draw_tied(ensemble: Ensemble, width: int, deltas: Sequence[float], seed: int) -> list[Pair]:
     """Draw one W and return both moments at each distance, 0 < delta < 1.
 
     The eigenvalues are enough wherever W is normal; I - W is inverted for a Gaussian W.
@@ -109,13 +109,15 @@ def tied(ensemble: Ensemble, width: int, deltas: Sequence[float], seed: int) -> 
     return [(float(each.mean()), 2 * float(each.square().mean())) for each in inverses]
 
 
-def untied(ensemble: Ensemble, width: int, delta: float, draws: int, seed: int) -> Iterator[Pair]:
+def draw_untied(
+    ensemble: Ensemble, width: int, delta: float, draws: int, seed: int
+) -> Iterator[Pair]:
     """Return both moments of `draws` states of M <- I + W M, a new W of V = 1 - delta each step.
 
-    The states are `spaced`: a step keeps V of the deviation of the state before it.
+    The states are `count_steps` apart: a step keeps V of the deviation of the state before it.
     """
     generator = torch.Generator().manual_seed(seed)
-    settled, apart = spaced(delta)
+    settled, apart = count_steps(delta)
     m = torch.eye(width, dtype=torch.float64)
     for step in range(settled + apart * (draws - 1) + 1):
         m = weight(ensemble, width, generator, math.sqrt(1 - delta)) @ m
@@ -124,7 +126,7 @@ def untied(ensemble: Ensemble, width: int, delta: float, draws: int, seed: int) 
             yield _traces(m)
 
 
-def spaced(delta: float) -> tuple[int, int]:
+def count_steps(delta: float) -> tuple[int, int]:
     """Return the steps until an untied network has settled, and those between recorded states."""
     rate = math.log1p(-delta)
     return math.ceil(math.log(SETTLED) / rate), math.ceil(math.log(REMEMBERED) / rate)

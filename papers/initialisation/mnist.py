@@ -9,7 +9,7 @@ from equilibria.run.studies.measures.methods import WORDS
 from equilibria.run.studies.study import Point, Scale, Study, grid
 from equilibria.run.studies.views import Chart, Derived, Pivot, first, largest, mean, median
 from equilibria.solve import Anderson, Broyden, Implicit, Neumann, Picard
-from papers.deq.common import named
+from papers.deq.common import load_recipe
 from papers.initialisation import learning
 from papers.initialisation.common import PAPER, lines
 
@@ -31,7 +31,7 @@ WITHIN = (1.25, 1.5, 2.0)
 
 def points(scale: Scale) -> list[Point]:
     """What the theory predicts; trainings with all seeds of each solver, ensemble and scale."""
-    base = named(RECIPE, scale)
+    base = load_recipe(RECIPE, scale)
     start = partial(learning.threshold, ensembles=list(PAPER), seeds=SEEDS)
     found = [Point({"what": "start"}, [start], reads=[base], minutes=0.2)]
     for each in grid(solver=SOLVERS, ensemble=PAPER, scale=SCALES):
@@ -99,7 +99,7 @@ VIEWS = [
                     style="dashed",
                     label={**dict.fromkeys(PAPER, ""), "gaussian": "mean"},
                 ),
-                partial(learning.predicted, name),
+                partial(learning.mark_predictions, name),
             ],
             log_y=True,
             span_y=(5, 110),
@@ -121,5 +121,5 @@ STUDY = Study(
     item="Figure 5",
     title="From which scales a fully connected network trains",
     points=points,
-    views=[Derived(learning.compared, view) for view in VIEWS],
+    views=[Derived(learning.compare, view) for view in VIEWS],
 )

@@ -41,7 +41,7 @@ def points(scale: Scale) -> list[Point]:
     return found
 
 
-def scaling(data: Data) -> Iterator[list[Any]]:
+def fit_powers(data: Data) -> Iterator[list[Any]]:
     """Deviations of single draws at each width, and their powers of the width."""
     for moment, words in MOMENTS.items():
         for weights, ensemble in GROUPS:
@@ -105,7 +105,7 @@ STUDY = Study(
                 *(f"N = {width}" for width in WIDTHS),
                 *("power of N", "power of N, all delta"),
             ],
-            rows=scaling,
+            rows=fit_powers,
             note="Power of N: slope of log |deviation| against log N. The last column is of the "
             f"geometric mean over delta = {', '.join(map(str, FAR))}, of the widths that have all "
             f"three. A median over {DRAWS} draws is uncertain by about a fifth, a power by 0.2. "

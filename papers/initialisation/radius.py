@@ -74,5 +74,5 @@ STUDY = Study(
     title="Spectral radius at the fixed point",
     points=wide.points,
     rows_of="initialisation/variance",
-    views=[Derived(wide.predicted("radius", radius), view) for view in VIEWS],
+    views=[Derived(wide.add_predictions("radius", radius), view) for view in VIEWS],
 )

@@ -10,7 +10,7 @@ from equilibria.run.studies.study import Point, Scale, Study, grid
 from equilibria.run.studies.views import Chart, Lines, Pivot, curve, first, mean, median, ratio
 from equilibria.theory import critical_scale
 from papers.initialisation.common import NAMES, PAPER
-from papers.initialisation.wide import SAME, solved
+from papers.initialisation.wide import SAME, solve
 
 RTOL, EVALS = 1e-4, 100
 GRID = grid(activation=("hard-tanh", "tanh"), ensemble=(*PAPER, "antisymmetric"))
@@ -23,7 +23,7 @@ SHARE = 0.9
 
 def points(scale: Scale) -> list[Point]:
     """Each activation and ensemble at all scales, with every solver."""
-    measure = partial(solved, solvers=methods(RTOL, EVALS), scales=SCALES, **SIZES)
+    measure = partial(solve, solvers=methods(RTOL, EVALS), scales=SCALES, **SIZES)
     return [Point(each, [measure], settings={"same": SAME}, minutes=1.0) for each in GRID]
 
 
@@ -33,7 +33,7 @@ def critical(activation: Any, ensemble: Any) -> float:
     return critical_scale(activation, ensemble, tolerance=1e-3)
 
 
-def _predicted(rows: Frame) -> float | None:
+def _predict(rows: Frame) -> float | None:
     factors = rows["activation"].iloc[0], rows["ensemble"].iloc[0]
     return critical(*factors) if rows["done"].all() else None  # seconds each
 
@@ -45,7 +45,7 @@ def largest(rows: Frame) -> float | None:
 
 
 def _beyond(figure: Callable[[Frame], Any], rows: Frame) -> Any:
-    return figure(rows[rows["scale"] > _predicted(rows)])
+    return figure(rows[rows["scale"] > _predict(rows)])
 
 
 def _chart(activation: str, ensemble: Any, legend: bool) -> Chart:
@@ -65,7 +65,7 @@ def _chart(activation: str, ensemble: Any, legend: bool) -> Chart:
 
 converged = partial(Lines, x="scale", y="converged", by=("solver",), scale=100, style="marked")
 INDEX = {"activation": "activation", "ensemble": "ensemble"}
-WORDING = {"ensemble": NAMES, "solver": WORDS, "predicted": _predicted}
+WORDING = {"ensemble": NAMES, "solver": WORDS, "predicted": _predict}
 table = partial(Pivot, each="scale", words=WORDING)
 
 STUDY = Study(
@@ -80,7 +80,7 @@ STUDY = Study(
             title=f"Largest scale up to which {100 * SHARE:.0f} % converge",
             index={**INDEX, "predicted": "sqrt(V*) predicted"},
             across="solver",
-            values={"{level}: sqrt(V)": largest, "{level}: ratio": ratio(largest, _predicted)},
+            values={"{level}: sqrt(V)": largest, "{level}: ratio": ratio(largest, _predict)},
             note=f"Scales that were tried: {', '.join(f'{s:g}' for s in SCALES)}. The prediction "
             "is of plain iteration in the limit of many units and evaluations. An evaluation of "
             "Newton-Krylov is one of f; its Jacobian products are counted as well.",

@@ -11,10 +11,10 @@ from equilibria.run.recipe import Recipe
 from equilibria.run.studies import views
 from equilibria.run.studies.results import Data, Frame
 from equilibria.run.studies.study import Point, Scale, Study, grid
-from papers.deq.common import named
+from papers.deq.common import load_recipe
 from papers.initialisation.common import NAMES
 from papers.initialisation.learning import perplexity
-from papers.published import AGARWALA_2022, published
+from papers.published import AGARWALA_2022, read_published
 
 RECIPE = "lm-ptb-characters"
 SCALES = (0.1, 1.0, 6.0)
@@ -37,7 +37,7 @@ WORDS = {**NAMES, **{f"{e}-square": f"{NAMES[e]}, GOE's size" for e in ("orthogo
 
 
 def _recipe(layers: str, size: float, seed: int, scale: Scale) -> Recipe:
-    recipe, (ensemble, wide) = named(RECIPE, scale), LAYERS[layers]
+    recipe, (ensemble, wide) = load_recipe(RECIPE, scale), LAYERS[layers]
     model, start = cast(Any, recipe.model), cast(Any, recipe.initialization)
     return replace(
         recipe,
@@ -49,7 +49,7 @@ def _recipe(layers: str, size: float, seed: int, scale: Scale) -> Recipe:
     )
 
 
-def _compared(data: Data) -> Frame:
+def _compare(data: Data) -> Frame:
     """Beside each perplexity its ratio to the best."""
     rows = data.series("perplexity")
     return rows.assign(ratio=rows["perplexity"] / rows["perplexity"].min())
@@ -69,7 +69,7 @@ STUDY = Study(
     ],
     views=[
         views.Derived(
-            _compared,
+            _compare,
             views.Pivot(
                 title="Table 1: test perplexity by the ensemble of the dense layers",
                 index={"scale": "sqrt V", "layers": "dense layers"},
@@ -103,7 +103,7 @@ STUDY = Study(
             columns=["dense layers", "sqrt V", "min", "mean"],
             rows=lambda _: [
                 [NAMES[row["ensemble"]], row["scale"], row["min"], row["mean"]]
-                for row in published(AGARWALA_2022, "Table 1")
+                for row in read_published(AGARWALA_2022, "Table 1")
             ],
             note="WikiText-103, test perplexity of sentence pieces, 10 seeds, a state of 700 with "
             "dense layers of 2,800 (GOE: 700).",

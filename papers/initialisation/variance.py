@@ -59,5 +59,5 @@ STUDY = Study(
     item="Figure 2",
     title="The length of h*",
     points=wide.points,
-    views=[Derived(wide.predicted("length", square), view) for view in VIEWS],
+    views=[Derived(wide.add_predictions("length", square), view) for view in VIEWS],
 )

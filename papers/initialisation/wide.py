@@ -43,7 +43,7 @@ def points(scale: Scale) -> list[Point]:
     return [
         Point(
             {"ensemble": ensemble},
-            [partial(iterated, **sizes)],
+            [partial(iterate, **sizes)],
             settings={"activation": ACTIVATION, "settled": SETTLED, "decomposed": DECOMPOSED},
             minutes=0.7,
         )
@@ -52,7 +52,7 @@ def points(scale: Scale) -> list[Point]:
 
 
 @identified_as("_wide.iterated")
-def iterated(
+def iterate(
     context: Context, *, width: int, draws: int, inputs: int, steps: int, scales: Sequence[float]
 ) -> Iterator[dict[str, float]]:
     """One row for each `scale` and each draw whose spectral `radius` is computed.
@@ -113,7 +113,7 @@ SAME = 1e-2
 
 
 @identified_as("_wide.solved")
-def solved(
+def solve(
     context: Context, *, solvers: Mapping[str, Solver], width: int, draws: int, inputs: int,
     scales: Sequence[float],
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
@@ -183,7 +183,7 @@ def critical(ensemble: Ensemble, *, reaction: bool = True) -> float:
     return critical_scale(ACTIVATION, ensemble, reaction=reaction, tolerance=1e-4)
 
 
-def predicted(column: str, theory: Callable[..., float | None]) -> Callable[[Data], Frame]:
+def add_predictions(column: str, theory: Callable[..., float | None]) -> Callable[[Data], Frame]:
     """Add what theory says of a row's ensemble and scale, and the deviations `off_...` in %.
 
     `plain` is the paper's theory, `cavity` that with the reaction of symmetric weights.

@@ -12,7 +12,7 @@ from equilibria.run.studies.study import Scale
 from equilibria.run.studies.training import Training
 from equilibria.run.studies.views import DIVERGED, Cell, Chart, Lines, first, last
 from equilibria.run.studies.views.tables import Column
-from papers.deq.common import CELLS, LAYERS, named
+from papers.deq.common import CELLS, LAYERS, load_recipe
 from papers.measures import counterpart
 
 # --- trainings of a DEQ-Transformer and its variants ----------------------------------------------
@@ -81,7 +81,7 @@ def training_of(name: str, scale: Scale) -> Training:
 
 def recipe_of(name: str, scale: Scale) -> Recipe:
     """Return a variant of the DEQ-Transformer's recipe on Penn Treebank, shortened."""
-    base: Any = named(CELLS["transformer"], scale)
+    base: Any = load_recipe(CELLS["transformer"], scale)
     variant, steps, limit = VARIANTS[name], STEPS[scale], max(VARIANTS[name].limit, 1)
     linear = replace(base.adjoint.linear, rtol=1e-4, max_evals=limit)
     recipe = replace(

@@ -12,8 +12,8 @@ from equilibria.run.studies.study import Point, Scale, Study
 from papers.deq.common import LAYERS
 from papers.jacobian.common import EPOCHS, STEPS, VARIANTS, training_of
 from papers.measures.memory import step_memory
-from papers.measures.sequences import reading
-from papers.published import BAI_2021, published
+from papers.measures.sequences import read_text
+from papers.published import BAI_2021, read_published
 
 ROWS = {
     "Transformer-XL (18 layers)": "tied",
@@ -36,7 +36,7 @@ def _point(network: str, scale: Scale) -> Point:
     memory = partial(step_memory, nearest=VARIANTS[variant].limit)
     return Point(
         {"network": network},
-        [summary, memory, *([partial(reading, max_evals=12)] if early else []), epochs],
+        [summary, memory, *([partial(read_text, max_evals=12)] if early else []), epochs],
         {"run": training_of(variant, scale)},
         minutes=1,
     )
@@ -44,7 +44,7 @@ def _point(network: str, scale: Scale) -> Point:
 
 def _rows(data: Data) -> Iterator[Sequence[Any]]:
     """The paper's rows, ours beside them."""
-    for row in published(BAI_2021, "Table 5"):
+    for row in read_published(BAI_2021, "Table 5"):
         time = f"{row['time']:g}x" if "time" in row else None
         limits = (row.get(name) for name in ("train", "valid", "memory"))
         ours = _ours(data, ROWS[row["row"]]) if row["row"] in ROWS else ()

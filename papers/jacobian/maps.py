@@ -63,7 +63,7 @@ def scalar(
 
         solution = fixed_point(f, start, solver=solver)
         ended = {"solver": name, "status": Status(int(solution.status)).name}
-        yield ended | _ended(solution, (solution.value - FIXED).abs())
+        yield ended | _summarize(solution, (solution.value - FIXED).abs())
         for number, z in enumerate(path[:42], start=1):
             row = {"z": z, "f": curve(z), "gap": (curve(z) - z).abs()}
             row = {key: float(value) for key, value in row.items()}
@@ -87,10 +87,10 @@ def linear(
     for name, solver in solvers.items():
         solution = fixed_point(f, torch.zeros_like(shift), matrix, shift, solver=solver)
         error = (solution.value - exact).norm(dim=1) / exact.norm(dim=1)
-        yield {"solver": name} | _ended(solution, error)
+        yield {"solver": name} | _summarize(solution, error)
 
 
-def _ended(solution: Solution, error: Tensor) -> dict[str, Any]:
+def _summarize(solution: Solution, error: Tensor) -> dict[str, Any]:
     figures = {"evals": solution.stats.evals, "residual": solution.stats.residual, "error": error}
     return {
         "converged": float((solution.status == Status.CONVERGED).double().mean()),

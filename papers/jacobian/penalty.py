@@ -31,7 +31,7 @@ from equilibria.run.studies.views import (
 from equilibria.solve import Broyden, Picard, Solver
 from papers.jacobian.images import BEST, LIMIT, SEEDS, THIRD
 from papers.measures.memory import step_bytes
-from papers.published import BAI_2021, published
+from papers.published import BAI_2021, read_published
 
 # --- accuracy of solves stopped early, time and memory --------------------------------------------
 
@@ -51,7 +51,7 @@ SOLVERS = {"own": "the recipe's", "broyden": "Broyden, all steps kept"}
 
 
 @identified_as("_costs.stopped")
-def stopped(context: Context, *, limits: Iterable[int]) -> Iterable[dict[str, Any]]:
+def stop_early(context: Context, *, limits: Iterable[int]) -> Iterable[dict[str, Any]]:
     """Accuracy on the test images by `limit` of a solve; of an explicit network, one row."""
     run, network = context.run, context.factors["network"]
     if run.diverged:
@@ -59,13 +59,13 @@ def stopped(context: Context, *, limits: Iterable[int]) -> Iterable[dict[str, An
     accelerator = evaluation.accelerator(run.recipe.precision)
     model, size = run.load().model.to(accelerator.device), run.recipe.eval_batch_size
     for limit in limits if isinstance(model, EquilibriumModel) else [None]:
-        options = {"batch_size": size, "solver": _stopped(model, limit)}
+        options = {"batch_size": size, "solver": _limit_solver(model, limit)}
         accuracy = evaluation.evaluate(model, run.task, accelerator, **options)["accuracy"]
         reader = next((name for name, of in READERS.items() if of == (network, limit)), None)
         yield {"limit": limit, "reader": reader, "accuracy": accuracy, "error": 1 - accuracy}
 
 
-def _stopped(model: Model, limit: int | None) -> Solver | None:
+def _limit_solver(model: Model, limit: int | None) -> Solver | None:
     """The solver of an equilibrium network with another limit; None without one."""
     if limit is None:
         return None
@@ -93,7 +93,9 @@ def times(context: Context) -> Iterable[dict[str, Any]]:
     trainers = {name: run.trainer(trained=True, before_end=timing.SPENT) for name, run in runs}
     steps = timing.steps(trainers)
     readers = {name: (trainers[network], limit) for name, (network, limit) in READERS.items()}
-    calls = {n: timing.reader(t, _stopped(t.model, limit)) for n, (t, limit) in readers.items()}
+    calls = {
+        n: timing.reader(t, _limit_solver(t.model, limit)) for n, (t, limit) in readers.items()
+    }
     read = timing.milliseconds(calls)
     for name, (network, _) in READERS.items():
         step = None if name == "stopped" else steps[network]["step"]
@@ -159,7 +161,7 @@ def _cell(data: Data, column: str, **where: Any) -> Any:
     return first(column)(select(data.rows, where))
 
 
-def _missing(data: Data, network: str, **where: Any) -> str:
+def _explain_gap(data: Data, network: str, **where: Any) -> str:
     return DIVERGED if _cell(data, "diverged", network=network, **where) else NOT_RUN
 
 
@@ -186,7 +188,7 @@ def third(data: Data) -> Rows:
         costs = lost["kept"] > 0
         over = lost["early"] / lost["kept"] if costs else "the penalty costs nothing"
         reached = [
-            _missing(data, network, seed=seed) if pd.isna(row[name]) else row[name]
+            _explain_gap(data, network, seed=seed) if pd.isna(row[name]) else row[name]
             for name, network in (("full", "plain"), ("early", "plain"), ("kept", BEST))
         ]
         compared = [None] * 3 if lost.isna().any() else [*lost, over]
@@ -214,16 +216,16 @@ def losses(data: Data) -> Rows:
         yield limit, kept, early, early / kept if kept > 0 else None, len(frame)
 
 
-def classified(data: Data) -> Rows:
+def list_accuracies(data: Data) -> Rows:
     """Table 2: the paper's rows, and ours."""
-    for row in published(BAI_2021, "Table 2"):
+    for row in read_published(BAI_2021, "Table 2"):
         deviation = f" ± {row['deviation']:.1f}" if "deviation" in row else ""
         accuracy = f"{row['accuracy']:.1f}{deviation}"
         yield row["data"], row["model"], "paper", row["size"], accuracy, row.get("evals")
     for reader, (network, limit) in READERS.items():
         seeds, found = SEEDS[network], _accuracies(data, reader=reader).tolist()
         source, size = (_cell(data, name, network=network) for name in ("source", "parameters"))
-        accuracy = mean_and_deviation(found) or _missing(data, network)
+        accuracy = mean_and_deviation(found) or _explain_gap(data, network)
         known = f"{len(found)} of {len(seeds)}"
         yield source or "CIFAR-10", WORDS[reader], "ours", size, accuracy, limit, known
 
@@ -251,7 +253,7 @@ COSTS = [
         words={"reader": WORDS, "whose": lambda rows: "ours"},
         above=[
             [row["row"], "paper", row["error"], f"{row['memory']:g} GB", row["time"]]
-            for row in published(BAI_2021, "Figure 6")
+            for row in read_published(BAI_2021, "Figure 6")
         ],
         note="Run times relative to the explicit network (the paper's: ResNet-101). Ours: medians "
         "of the networks of seed 0. Memory: in float32, peak of forward and backward less "

@@ -10,7 +10,7 @@ from papers.jacobian import images, penalty
 from papers.jacobian.images import BEST, GAMMAS, LIMIT, SEEDS, THIRD
 from papers.jacobian.penalty import LIMITS
 from papers.mdeq.common import RATES
-from papers.published import BAI_2021, published
+from papers.published import BAI_2021, read_published
 
 WEIGHTS = {"plain": 0.0, **GAMMAS}
 
@@ -20,7 +20,7 @@ def _points(scale: Scale) -> list[Point]:
         name: {seed: images.training_of(name, scale, seed) for seed in SEEDS[name]}
         for name in ("resnet", *WEIGHTS)
     }
-    read = [summary, penalty.pace, partial(penalty.stopped, limits=LIMITS)]
+    read = [summary, penalty.pace, partial(penalty.stop_early, limits=LIMITS)]
     costs = [("memory", 0, penalty.memories), *(("time", n, penalty.times) for n in SEEDS[BEST])]
     return [
         *(
@@ -92,7 +92,7 @@ STUDY = Study(
                 *("images", "network", "whose", "size", "test accuracy, %"),
                 *("evaluations (ours: at most)", "seeds"),
             ],
-            rows=penalty.classified,
+            rows=penalty.list_accuracies,
             note="Mean ± standard deviation, the paper's over five runs. Ours: of a small network, "
             "few and small images, few epochs; what can be compared is the order of the last three "
             "rows. The ResNet of CPU scale is as large as the recipe's own network, and its "
@@ -113,7 +113,7 @@ STUDY = Study(
             },
             above=[
                 ["paper", row["gamma"], None, *(row.get(f"accuracy at {n}") for n in LIMITS)]
-                for row in published(BAI_2021, "Table 3")
+                for row in read_published(BAI_2021, "Table 3")
             ],
             note=f"Ours with a penalty were trained with {THIRD} evaluations a solve, the one "
             f"without (gamma 0) with {LIMIT}; the penalty is in {images.PROBABILITY:g} of the "

@@ -98,7 +98,7 @@ class ToyCell(nn.Module):
         hidden = torch.relu(state * inner + place * inject + bias)
         return (hidden @ outer.mT).view_as(z)
 
-    def solved(self, x: Tensor, solver: solve.Solver = EXACT) -> solve.Solution:
+    def find_equilibrium(self, x: Tensor, solver: solve.Solver = EXACT) -> solve.Solution:
         """Return the solution at x (networks * samples,), from zero."""
         with torch.no_grad():
             return solve.fixed_point(self, torch.zeros_like(x), x, solver=solver)
@@ -170,10 +170,10 @@ def figures(cell: ToyCell, x: Tensor, y: Tensor, setting: Setting) -> list[dict[
     of `anderson`, the alternating method, to the tolerance of training, means over the samples;
     and the share of samples that converged, `plain_converged` and `anderson_converged`.
     """
-    inputs, exact = x.flatten(), cell.solved(x.flatten()).value
+    inputs, exact = x.flatten(), cell.find_equilibrium(x.flatten()).value
     usual = solve.Anderson(period=3, rtol=setting.rtol, max_evals=setting.limit)
     found = {
-        "mse": (cell.solved(inputs, usual).value.view_as(y) - y).square(),
+        "mse": (cell.find_equilibrium(inputs, usual).value.view_as(y) - y).square(),
         "mse_solved": (exact.view_as(y) - y).square(),
         "slope": cell.slope(exact, inputs).abs(),
     }
@@ -181,7 +181,7 @@ def figures(cell: ToyCell, x: Tensor, y: Tensor, setting: Setting) -> list[dict[
         ("plain", solve.Picard),
         ("anderson", functools.partial(solve.Anderson, period=3)),
     ):
-        solution = cell.solved(inputs, kind(rtol=setting.rtol, max_evals=500))
+        solution = cell.find_equilibrium(inputs, kind(rtol=setting.rtol, max_evals=500))
         found[name] = solution.stats.evals
         found[f"{name}_converged"] = solution.status == solve.Status.CONVERGED
     means = {name: each.view_as(y).double().mean(1).tolist() for name, each in found.items()}
@@ -221,7 +221,7 @@ class Landscape:
         x, z = torch.linspace(*SPAN, 18), torch.linspace(*HEIGHTS, 18)
         plane, at = torch.meshgrid(z, x, indexing="ij")
         surface = partial(PlotSurface, x=x.tolist(), y=z.tolist())
-        found, place = cell.solved(X).value.tolist(), torch.full_like(z, SLICES[0])
+        found, place = cell.find_equilibrium(X).value.tolist(), torch.full_like(z, SLICES[0])
         cut = cell(z, place).tolist()
         return replace(
             plot,
@@ -254,7 +254,7 @@ def _slices(data: Data, gamma: float) -> Iterable[Series]:
 def _along(data: Data, *, slope: bool = False) -> Iterable[Series]:
     """The fixed points of the networks against x, or the slopes there."""
     for color, (gamma, cell) in enumerate(_cells(data).items()):
-        found = cell.solved(X).value
+        found = cell.find_equilibrium(X).value
         y = cell.slope(found, X).abs() if slope else found
         yield Series(label=f"gamma = {gamma:g}", x=X.tolist(), y=y.tolist(), color=color)
 

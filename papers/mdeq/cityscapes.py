@@ -9,7 +9,7 @@ from equilibria.run.studies.results import Data, select
 from equilibria.run.studies.study import Context, Point, Study, grid
 from equilibria.run.studies.views import NOT_RUN, Table, first
 from papers.measures import counterpart
-from papers.published import BAI_2022, published
+from papers.published import BAI_2022, read_published
 
 SHAPE, CLASSES = (3, 512, 1024), 19
 RECIPES = {f"MDEQ-{size}": f"cityscapes-{size.lower()}-paper" for size in ("small", "large", "XL")}
@@ -25,7 +25,7 @@ def size(context: Context) -> dict[str, Any]:
 
 
 def _rows(data: Data) -> Iterable[list[Any]]:
-    for row in published(BAI_2022, "Table 3.3"):
+    for row in read_published(BAI_2022, "Table 3.3"):
         yield [row["model"], "thesis", row.get("size", ""), "", f"{row['miou']:.1f}"]
         for head, words in HEADS.items() if row["row"] in RECIPES else ():
             found = select(data.points, {"network": row["row"], "head": head})

@@ -38,7 +38,7 @@ def _spread(evals: int) -> Column:
     return cell
 
 
-def _reached(tolerance: float) -> Column:
+def _count_evals(tolerance: float) -> Column:
     def cell(rows: Frame) -> Cell:
         below = rows["evals"][rows["residual"] <= tolerance]
         return f"over {EVALS}" if below.empty else int(below.min())
@@ -46,7 +46,7 @@ def _reached(tolerance: float) -> Column:
     return cell
 
 
-REACHED = {f"evaluations to {each:g}": _reached(each) for each in (1e-1, 1e-2, 1e-3)}
+REACHED = {f"evaluations to {each:g}": _count_evals(each) for each in (1e-1, 1e-2, 1e-3)}
 chart = partial(Chart, x="evaluations", y="relative residual", log_y=True, whole_x=True)
 lines = partial(Lines, x="evals", y="residual")
 banded = partial(lines, low="low", high="high")

@@ -21,7 +21,7 @@ SET = {name: f"{title}, {count:,} images" for name, (title, count) in IMAGES.ite
 def beside(context: Context) -> dict[str, Any]:
     """Simpler classifiers, and what the recipe has chosen from the data."""
     run, task = context.run.load(), cast(OwnImages, context.run.recipe.task)
-    network = peer.compared(run, "test")
+    network = peer.compare(run, "test")
     return {
         "linear": evaluation.reference(run.data, context.run.folder, "test")["accuracy"],
         **{f"resnet_{name}": network[name] for name in ("accuracy", "seconds", "epochs")},

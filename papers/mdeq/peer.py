@@ -24,7 +24,7 @@ TIMED = 9
 """Steps of each kind by which a run is timed."""
 
 
-def compared(loaded: Run, split: str) -> dict[str, float]:
+def compare(loaded: Run, split: str) -> dict[str, float]:
     """Return accuracy, seconds and epochs of a residual network of equal training time.
 
     Equal time is what all steps of the run would take here and now, not what they took: it may have
@@ -36,7 +36,7 @@ def compared(loaded: Run, split: str) -> dict[str, float]:
     """
     accelerator, task = evaluation.accelerator("float32", "cpu"), loaded.data
     state = processes.random_state()
-    model, about = trained(loaded.recipe, task, accelerator, lambda: cost(loaded, accelerator))
+    model, about = train(loaded.recipe, task, accelerator, lambda: cost(loaded, accelerator))
     processes.set_random_state(state)
     size = loaded.recipe.eval_batch_size
     figures = evaluation.evaluate(model, task, accelerator, split=split, batch_size=size)
@@ -65,7 +65,7 @@ def cost(loaded: Run, accelerator: Accelerator) -> float:
     return total
 
 
-def trained(
+def train(
     recipe: Recipe, task: Any, accelerator: Accelerator, seconds: Callable[[], float]
 ) -> tuple[Model, dict[str, float]]:
     """Train a residual network for so many seconds of steps.

@@ -40,7 +40,7 @@ def reach(context: Context, *, config: MDEQConfig, evals: int, draws: int) -> It
         image = torch.randn(1, *cast(Sequence[int], config.shape), dtype=torch.float64)
         image.requires_grad_()
         states = _states(model, image, evals)
-        found = np.maximum(found, [[_measured(leaf, image) for leaf in z] for z in states])
+        found = np.maximum(found, [[_measure(leaf, image) for leaf in z] for z in states])
     resolutions = len(config.channels)
     for number, (mine, theirs) in enumerate(zip(found, counted, strict=True), start=1):
         yield {
@@ -87,17 +87,17 @@ def bounds(config: MDEQConfig, evals: int) -> Extents:
         stride *= 2 if layer < config.halvings else 1
     states = [np.full((len(config.channels), 2), -np.inf)]
     for _ in range(evals):
-        states.append(_evaluated(states[-1], seen, stride))
+        states.append(_evaluate(states[-1], seen, stride))
     return np.stack(states[1:])
 
 
 def field(config: MDEQConfig) -> int:
     """Return how far, in pixels, any place of f(z) sees z: 2, 5, 11, 23 at 1 to 4 resolutions."""
     here = np.zeros((len(config.channels), 2))
-    return int(_evaluated(here, np.zeros(2), 2**config.halvings).max())
+    return int(_evaluate(here, np.zeros(2), 2**config.halvings).max())
 
 
-def _evaluated(state: Extents, seen: Extents, stride: int) -> Extents:
+def _evaluate(state: Extents, seen: Extents, stride: int) -> Extents:
     """One evaluation: `seen` is the extent of the injection, `stride` that of its places."""
     strides = stride * 2 ** np.arange(len(state))
     blocks = state + 2 * strides[:, None]  # two 3x3 convolutions
@@ -135,7 +135,7 @@ def _dependence(leaf: Tensor, image: Tensor, place: int) -> Tensor:
     return torch.zeros_like(image[0, 0]) if gradient is None else gradient[0].abs().amax(0)
 
 
-def _measured(leaf: Tensor, image: Tensor) -> Extents:
+def _measure(leaf: Tensor, image: Tensor) -> Extents:
     """The extent of the pixels whose gradient is not exactly zero.
 
     Of two places: one where all coarser resolutions have one too, and the place before it, whose

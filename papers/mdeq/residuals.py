@@ -50,7 +50,7 @@ def larger(
     """
     run, side = context.run.load(), int(context.factors["side"])
     yield {"source": run.data.source}
-    make = {"enlarged": _enlarged, "mosaic": _mosaics}[str(context.factors["images"])]
+    make = {"enlarged": _enlarge, "mosaic": _mosaics}[str(context.factors["images"])]
     parts = make(context.run, side, batches * batch).split(batch)
     for name, solver in solvers.items():
         means = torch.stack([_traces(run.model, part, solver)[0].mean(1) for part in parts])
@@ -73,7 +73,7 @@ def _rows(lines: Tensor, **names: str) -> Iterable[dict[str, Any]]:
         yield {**names, "evals": evals, "residual": residual, "low": low, "high": high}
 
 
-def _enlarged(run: Trained, side: int, count: int) -> Tensor:
+def _enlarge(run: Trained, side: int, count: int) -> Tensor:
     """Test images, resized from their own size, with the mean and deviation of the training's."""
     task = cast(ClassificationTask, run.task)
     own = replace(task.config, size=None, normalize=False).load(run.data_dir)

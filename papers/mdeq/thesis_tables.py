@@ -10,9 +10,9 @@ from equilibria.run.studies.results import Data, Frame, select
 from equilibria.run.studies.views import NOT_RUN, Pivot, Table
 from papers.mdeq.common import IMAGES, LOOSE, NAMES, RATES
 from papers.measures import counterpart
-from papers.published import BAI_2022, published
+from papers.published import BAI_2022, read_published
 
-PUBLISHED = published(BAI_2022, "Table 3.1")
+PUBLISHED = read_published(BAI_2022, "Table 3.1")
 
 
 def source(rows: Frame) -> Any:
@@ -80,8 +80,8 @@ ORDER = Table(
 )
 
 
-def _released(_: Data) -> Iterable[list[Any]]:
-    for row in published(BAI_2022, "released models"):
+def _list_released(_: Data) -> Iterable[list[Any]]:
+    for row in read_published(BAI_2022, "released models"):
         model: Any = recipes.load(row["row"]).model
         shape, classes = ((3, 224, 224), 1000) if "imagenet" in row["row"] else ((3, 32, 32), 10)
         size = counterpart.parameters(replace(model, shape=shape, classes=classes))
@@ -91,7 +91,7 @@ def _released(_: Data) -> Iterable[list[Any]]:
 RELEASED = Table(
     title="Sizes of the released models",
     columns=["recipe", "channels", "published", "ours", "parameters"],
-    rows=_released,
+    rows=_list_released,
     note="Channels of each resolution as in the authors' configurations, with the classifier. The "
     "published sizes are those of Tables 3.1 and 3.2, which these channels do not give.",
 )

@@ -16,7 +16,7 @@ from papers.mdeq.scenes import SEEDS, training_of
 STARTS = {"scratch": "from scratch", "pretrained": "after CIFAR-10"}
 
 
-def pretraining() -> Training:
+def train_first() -> Training:
     """Return the training of the same cell on CIFAR-10 at 32 x 32, which all seeds share."""
     return Training(recipes.load("mdeq-cifar10-transfer"), 15)
 
@@ -24,7 +24,7 @@ def pretraining() -> Training:
 def training(start: str, seed: int) -> Training:
     """Return the training on CamVid, from scratch or with the weights of stem and cell."""
     found = training_of("mdeq", seed)
-    return found if start == "scratch" else replace(found, after=pretraining())
+    return found if start == "scratch" else replace(found, after=train_first())
 
 
 STUDY = Study(

@@ -30,7 +30,7 @@ VIEWS = {
 }
 
 
-def _seen(model: Model, view: str) -> Model:
+def _view(model: Model, view: str) -> Model:
     if view == "windows":
         return Tiled(model, size=(96, 128), overlap=32)
     scales = SCALES if view in ("scales", "cold", "all") else (1.0,)
@@ -44,7 +44,7 @@ def views(context: Context) -> Iterator[dict[str, Any]]:
     images = len(cast(SegmentationTask, run.data).images["test"])
     accelerator = evaluation.accelerator("float32", "cpu")
     for view in VIEWS:
-        model = run.model if view == "single" else _seen(run.model, view).eval()
+        model = run.model if view == "single" else _view(run.model, view).eval()
         found, seconds = evaluation.time_evaluation(
             model, run.data, accelerator, batch_size=run.recipe.eval_batch_size
         )

@@ -34,7 +34,7 @@ def explicit(recipe: Recipe, *, layers: int = 12, tied: bool = True, **options: 
     if stack is None:
         name = type(recipe.model).__name__
         raise ValueError(f"{name} has no explicit stack; {', '.join(STACKS)} have one")
-    model = _shared(recipe.model, stack, layers=layers, tied=tied, **options)
+    model = _convert(recipe.model, stack, layers=layers, tied=tied, **options)
     what = f"{'tied' if tied else 'untied'} stack of {layers} layers"
     return with_model(recipe, model, f"The {what} of the cell of: {recipe.description}")
 
@@ -49,10 +49,10 @@ def implicit(config: ModelConfig) -> ModelConfig:
     deq = {known[name]: known[deq] for deq, name in STACKS.items()}.get(type(config))
     if deq is None or not cast(Any, config).tied:
         raise ValueError(f"{type(config).__name__} is not a weight-tied stack: {config}")
-    return _shared(config, deq)
+    return _convert(config, deq)
 
 
-def _shared(config: Any, kind: Any, **options: Any) -> ModelConfig:
+def _convert(config: Any, kind: Any, **options: Any) -> ModelConfig:
     """Return a config of a kind with the fields that it shares with another."""
     names = {field.name for field in fields(config)} & {field.name for field in fields(kind)}
     return kind(**{name: getattr(config, name) for name in names} | options)

@@ -11,6 +11,7 @@ from equilibria.nn import using
 from equilibria.run import evaluation
 from equilibria.run.models import EquilibriumModel
 from equilibria.run.run import Run
+from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.measures.epochs import solves
 from equilibria.run.studies.study import Context
 from equilibria.run.tasks import Batch, Task
@@ -59,7 +60,8 @@ def residuals(
             yield {"solver": name, "evals": evals, "median": median, "low": low, "high": high}
 
 
-def reading(context: Context, **fields: Any) -> dict[str, Any]:
+@identified_as("sequences.reading")
+def read_text(context: Context, **fields: Any) -> dict[str, Any]:
     """`perplexity`, `evals` and `converged` of the test text, and `token_seconds`, for each token;
     {} of a training that diverged. `fields` of the solver are in place of its own."""
     if context.run.diverged:

@@ -62,23 +62,23 @@ ALONE: Mapping[str, Any] = {"trust": None, "fallback": 1000}
 
 
 @identified_as("_ablated.ablated")
-def ablated(context: Context) -> dict[str, Any]:
+def ablate(context: Context) -> dict[str, Any]:
     """Relative `residual` and `error` after `HORIZON` evaluations, as geometric means over test
     samples; `accuracy` on the whole test split after `STOPPED` evaluations; `seconds` of training,
     None where nothing is learned."""
     name = str(context.factors["variant"])
     if name == "Anderson":
-        found = common.distilled(context.run)
+        found = common.distill_solver(context.run)
         by, fields, seconds = common.contestants(found)["Anderson"], {}, None
     else:
-        found = common.distilled(context.run, steps=STEPS, **VARIANTS[name])
+        found = common.distill_solver(context.run, steps=STEPS, **VARIANTS[name])
         by = next(
             each for n in (common.MIXING, "mixer", "start") if (each := found.outcome.all.get(n))
         )
         fields, seconds = ALONE if name.startswith("the papers'") else {}, found.seconds
     by = replace(by, solver=replace(cast(Any, by.solver), **fields))
     return {
-        "residual": _mean(common.traced(found, by, common.HORIZON)[-1]),
+        "residual": _mean(common.trace(found, by, common.HORIZON)[-1]),
         "error": _mean(_errors(found, by)),
         "accuracy": _accuracy(context, found, by),
         "seconds": seconds,
@@ -99,7 +99,7 @@ def _errors(found: common.Distilled, by: Contestant) -> Tensor:
         (exact, None, {}),
         (by.solver, by.learned, {"rtol": 0.0, "max_evals": common.HORIZON, "patience": None}),
     ):
-        with common.solving(model, solver, learned, **fields):
+        with common.use_solver(model, solver, learned, **fields):
             sol = model.deq(*model.inject(inputs))
         states.append([leaf.flatten(1).double() for leaf in flatten(sol.value)[0]])
     goal, value = states
@@ -109,6 +109,6 @@ def _errors(found: common.Distilled, by: Contestant) -> Tensor:
 
 def _accuracy(context: Context, found: common.Distilled, by: Contestant) -> float:
     size = context.run.recipe.eval_batch_size
-    with common.solving(found.model, by.solver, by.learned, max_evals=STOPPED):
+    with common.use_solver(found.model, by.solver, by.learned, max_evals=STOPPED):
         result = evaluation.evaluate(found.model, found.task, found.accelerator, batch_size=size)
     return result["accuracy"]

@@ -2,7 +2,7 @@
 
 from equilibria.run.studies.study import Point, Study
 from equilibria.run.studies.views import Pivot, count, mean, spread
-from papers.neural.ablated import STEPS, STOPPED, VARIANTS, WORDS, ablated
+from papers.neural.ablated import STEPS, STOPPED, VARIANTS, WORDS, ablate
 from papers.neural.common import HORIZON, MDEQ, SEEDS, training_of
 
 STUDY = Study(
@@ -16,7 +16,7 @@ STUDY = Study(
     points=lambda scale: [
         Point(
             {"variant": name, "seed": seed},
-            [ablated],
+            [ablate],
             {"run": training_of(MDEQ, scale, seed)},
             settings={"fields": dict(VARIANTS.get(name, {}))},
             minutes=1,

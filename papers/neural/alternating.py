@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from equilibria.run.alternating import Alternating
+from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Context, Point, Scale, Study
 from equilibria.run.studies.training import Training
@@ -19,7 +20,8 @@ from papers.neural.common import MDEQ, SEEDS, training_of
 NETWORKS = {"classical": None, "alternating": Alternating(every=150)}
 
 
-def learning(context: Context) -> Iterable[dict[str, Any]]:
+@identified_as("alternating.learning")
+def read_learning(context: Context) -> Iterable[dict[str, Any]]:
     """After each `epoch`, whether the learned solver is used, and the seconds of training it."""
     for record in context.run.metrics:
         if (found := record.get("neural")) is not None:
@@ -31,7 +33,8 @@ def learning(context: Context) -> Iterable[dict[str, Any]]:
             }
 
 
-def spent(context: Context) -> dict[str, Any]:
+@identified_as("alternating.spent")
+def average_costs(context: Context) -> dict[str, Any]:
     """`mean_forward`, the mean evaluations per training solve, and `learning_share`, the fraction
     of time spent on training the solver."""
     means = [
@@ -58,7 +61,7 @@ STUDY = Study(
     points=lambda scale: [
         Point(
             {"training": name, "seed": seed},
-            [summary, spent, epochs, learning],
+            [summary, average_costs, epochs, read_learning],
             {"run": _training(name, scale, seed)},
         )
         for seed in SEEDS[MDEQ]

@@ -23,7 +23,7 @@ from equilibria.run.studies.training import Trained, Training
 from equilibria.run.tasks import Task
 from equilibria.run.trees import to_device
 from equilibria.solve import Anderson, Solver, Status
-from papers.deq.common import language, named
+from papers.deq.common import language, load_recipe
 from papers.jacobian import images
 
 # --- The trained networks, and the training of solvers for them -----------------------------------
@@ -74,7 +74,7 @@ def training_of(subject: str, scale: Scale, seed: int) -> Training:
         return images.training_of("plain", scale, seed)
     if subject == PTB:
         return language("transformer", scale, seed)
-    return Training(named("mnist", scale, "--seed", str(seed)), 12)
+    return Training(load_recipe("mnist", scale, "--seed", str(seed)), 12)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Distilled:
     accelerator: Accelerator
 
     @property
-    def learned(self) -> Learned:
+    def weights(self) -> Learned:
         """The weights of the best learned solver."""
         assert self.outcome.learned.learned is not None
         return self.outcome.learned.learned
@@ -108,7 +108,7 @@ class Distilled:
         return to_device(self.task.sample("test", count).inputs, self.accelerator.device)
 
 
-def distilled(run: Trained, **changes: Any) -> Distilled:
+def distill_solver(run: Trained, **changes: Any) -> Distilled:
     """Return a run's network and the solver that `equilibria distill` would learn for it.
 
     Args:
@@ -116,11 +116,11 @@ def distilled(run: Trained, **changes: Any) -> Distilled:
         changes: fields of `Distillation` that differ from the defaults; `batch_size` and `batches`
             of the inputs.
     """
-    return _distilled(run.folder.path, run.data_dir, tuple(sorted(changes.items())))
+    return _distill(run.folder.path, run.data_dir, tuple(sorted(changes.items())))
 
 
 @functools.lru_cache(maxsize=2)  # the measures of a point share it
-def _distilled(path: Any, data_dir: Any, changes: tuple[tuple[str, Any], ...]) -> Distilled:
+def _distill(path: Any, data_dir: Any, changes: tuple[tuple[str, Any], ...]) -> Distilled:
     from equilibria.run import run as runs
 
     loaded = runs.load(path, data_dir=data_dir)
@@ -141,7 +141,7 @@ def _distilled(path: Any, data_dir: Any, changes: tuple[tuple[str, Any], ...]) -
 
 
 @contextmanager
-def solving(
+def use_solver(
     model: EquilibriumModel, solver: Solver, learned: Learned | None, **fields: Any
 ) -> Iterator[None]:
     """Make a model in eval mode use one of a contest's solvers within a block.
@@ -177,10 +177,10 @@ _ANDERSON = Contestant(Anderson(history=5), None, torch.empty(0), torch.empty(0)
 def overhead(context: Context) -> dict[str, Any]:
     """Parameters of network and learned solver, the `seconds` that distilling and training took,
     and the result of the contest: `worth`, `mixes`, evaluations of the best solver of each kind."""
-    found = distilled(context.run)
+    found = distill_solver(context.run)
     outcome = found.outcome
     own = neural.size_of(found.model)
-    learned = sum(p.numel() for p in found.learned.parameters())
+    learned = sum(p.numel() for p in found.weights.parameters())
     return {
         "network_parameters": own,
         "learned_parameters": learned,
@@ -207,7 +207,7 @@ def budgets(context: Context) -> Iterator[dict[str, Any]]:
     milliseconds per batch for each solver, limited to the fewest evaluations, `enough`, that lose
     next to nothing, all interleaved; and `step_ratio`, the time of `HORIZON` steps with a mixer,
     including f, over that of as many Anderson steps."""
-    found, quality = distilled(context.run), SUBJECTS[str(context.factors["subject"])]
+    found, quality = distill_solver(context.run), SUBJECTS[str(context.factors["subject"])]
     size = context.run.recipe.eval_batch_size
 
     def figure() -> float:
@@ -218,7 +218,7 @@ def budgets(context: Context) -> Iterator[dict[str, Any]]:
     yield {"solver": FULL, "quality": end}
     for name, each in contestants(found).items():
         for limit in LIMITS:
-            with solving(found.model, each.solver, each.learned, max_evals=limit):
+            with use_solver(found.model, each.solver, each.learned, max_evals=limit):
                 value = figure()
             lost = quality.scale * quality.loss(value, end)
             if lost <= quality.scale * quality.near:
@@ -233,7 +233,7 @@ def _speeds(found: Distilled, size: int, enough: Mapping[str, int]) -> Iterator[
 
     def reader(by: Contestant, **fields: Any) -> Callable[[], object]:
         def read() -> object:
-            with torch.no_grad(), solving(found.model, by.solver, by.learned, **fields):
+            with torch.no_grad(), use_solver(found.model, by.solver, by.learned, **fields):
                 return found.model(inputs)
 
         return read
@@ -260,20 +260,20 @@ def contestants(found: Distilled) -> dict[str, Contestant]:
 def residuals(context: Context) -> Iterator[dict[str, Any]]:
     """The smallest relative `residual` so far, a geometric mean over test samples, by `solver` and
     number of `evals`, up to 2 K."""
-    found = distilled(context.run)
+    found = distill_solver(context.run)
     for name, each in contestants(found).items():
-        least = traced(found, each)
+        least = trace(found, each)
         for evals, value in enumerate(least.log().mean(1).exp().tolist(), start=1):
             yield {"solver": name, "evals": evals, "residual": value}
 
 
-def traced(found: Distilled, by: Contestant, evals: int = 2 * HORIZON) -> Tensor:
+def trace(found: Distilled, by: Contestant, evals: int = 2 * HORIZON) -> Tensor:
     """Return the running minimum of the relative residual of the first test samples, after each
     evaluation, `(evals, samples)`."""
     kind = "text" if found.task.streams else "images"
     inputs = found.inputs(SAMPLES[kind])
     fields: Any = {"rtol": 0.0, "atol": 0.0, "max_evals": evals, "patience": None}
-    with solving(found.model, by.solver, by.learned, **fields):
+    with use_solver(found.model, by.solver, by.learned, **fields):
         sol = found.model.deq(*found.model.inject(inputs), trace=True)
     trace = cast(Tensor, sol.stats.trace).double()
     return trace.nan_to_num(math.inf).cummin(0).values.clamp_min(FLOOR)
@@ -284,7 +284,7 @@ def traced(found: Distilled, by: Contestant, evals: int = 2 * HORIZON) -> Tensor
 def never_worse(context: Context) -> Iterator[dict[str, Any]]:
     """On all test samples, by `rtol`: evaluations and fraction converged for Anderson and for the
     learned solver, and the fraction of samples that take more than 2 additional evaluations."""
-    found = distilled(context.run)
+    found = distill_solver(context.run)
     learned = found.outcome.learned
     for rtol in TOLERANCES:
         limits: Any = {"rtol": rtol, "atol": 0.0, "max_evals": 100, "patience": None}
@@ -312,7 +312,7 @@ def _solves(
     for batch in found.task.batches("test", size):
         before = None if batch.begins else carry
         inputs = to_device(batch.inputs, found.accelerator.device)
-        with solving(found.model, by.solver, by.learned, **limits):
+        with use_solver(found.model, by.solver, by.learned, **limits):
             prediction = found.model(inputs, carry=before)
         if found.task.streams:
             carry = found.model(inputs, carry=before).carry

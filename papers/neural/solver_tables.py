@@ -28,7 +28,7 @@ def _best(rows: Frame, column: str) -> Frame:
     return usual.groupby(["seed", at])[column].min()
 
 
-def lost(data: Data, limits: Sequence[int]) -> Iterator[Sequence[Any]]:
+def list_losses(data: Data, limits: Sequence[int]) -> Iterator[Sequence[Any]]:
     """Loss of quality when solves are stopped early, averaged over seeds."""
     for subject, rows in _rows(data, "lost"):
         if rows.empty:
@@ -57,14 +57,14 @@ def equal(data: Data) -> Iterator[Sequence[Any]]:
             one = usual.loc[usual["read_ms"].idxmin()]
             two = learned.loc[learned["read_ms"].idxmin()]
             yield [
-                *(subject, seed, _named(one["solver"]), usual["enough"].min(), one["read_ms"]),
-                *(_named(two["solver"]), learned["enough"].min(), two["read_ms"]),
+                *(subject, seed, _name(one["solver"]), usual["enough"].min(), one["read_ms"]),
+                *(_name(two["solver"]), learned["enough"].min(), two["read_ms"]),
                 learned["enough"].min() / usual["enough"].min(),
                 one["read_ms"] / two["read_ms"],
             ]
 
 
-def _named(solver: str) -> str:
+def _name(solver: str) -> str:
     return WORDS.get(solver, solver)
 
 
@@ -87,7 +87,7 @@ def ratios(data: Data) -> Iterator[Sequence[Any]]:
                     math.exp(statistics.fmean(map(math.log, after))),
                     math.exp(statistics.fmean(logs)),
                 ]
-            yield [subject, rows["seed"].nunique(), _named(solver), *cells]
+            yield [subject, rows["seed"].nunique(), _name(solver), *cells]
 
 
 def costs(data: Data) -> Iterator[Sequence[Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import Lines, Table
 from papers.neural import common, solver_tables
-from papers.published import BAI_2022, published
+from papers.published import BAI_2022, read_published
 
 SHOWN = (1, 2, 3, 4, 5, 7, 10, 15)
 
@@ -31,8 +31,8 @@ def points(scale: Scale) -> list[Point]:
     ]
 
 
-def _published() -> Iterable[Sequence[Any]]:
-    for row in published(BAI_2022, "Table 6.1"):
+def _list_published() -> Iterable[Sequence[Any]]:
+    for row in read_published(BAI_2022, "Table 6.1"):
         yield [row["row"], row["size"], row["perplexity"]]
 
 
@@ -44,7 +44,7 @@ STUDY = Study(
         Table(
             title="Figure 6.5: quality lost by stopping early, test split",
             columns=["network", "seeds", "solver", *(f"after {n}" for n in SHOWN)],
-            rows=lambda data: solver_tables.lost(data, SHOWN),
+            rows=lambda data: solver_tables.list_losses(data, SHOWN),
             note="In percentage points of accuracy, and in perplexity for Penn Treebank, relative "
             "to full solves by the recipe's solver; negative values are gains. Samples that have "
             "converged to the recipe's tolerance stop earlier.",
@@ -117,7 +117,7 @@ STUDY = Study(
         Table(
             title="Table 6.1, published: WikiText-103",
             columns=["model", "size", "test perplexity"],
-            rows=lambda data: _published(),
+            rows=lambda data: _list_published(),
         ),
     ],
 )

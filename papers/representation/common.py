@@ -20,7 +20,7 @@ from equilibria.run.studies.training import Training
 from equilibria.run.trainer import Trainer
 from equilibria.run.trees import to_device
 from equilibria.solve import Picard
-from papers.published import BAI_2022, published
+from papers.published import BAI_2022, read_published
 
 # --- Coordinate networks, named as in the tables of the thesis, and their trainings ---------------
 
@@ -102,7 +102,7 @@ def points(
 
 def from_paper(item: str) -> Iterable[Sequence[Any]]:
     """The rows of a table of the thesis."""
-    return [list(row.values()) for row in published(BAI_2022, item)]
+    return [list(row.values()) for row in read_published(BAI_2022, item)]
 
 
 # --- Number of evaluations from a state to the equilibrium, measured during training --------------

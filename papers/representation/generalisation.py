@@ -19,7 +19,7 @@ from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.training import Training
 from equilibria.run.studies.views import Pivot, Table, spread
 from equilibria.zoo.signal.data.sets import NAMES
-from papers.published import BAI_2022, published
+from papers.published import BAI_2022, read_published
 from papers.representation.common import FILTERS, recipe
 
 TEXTS = tuple(f"text-{number}" for number in range(1, 9))
@@ -99,8 +99,8 @@ def _rows(data: Data) -> Iterable[Sequence[Any]]:
                 yield [filters, kind, scale, apart.mean(), error, better]
 
 
-def _published() -> Iterable[Sequence[Any]]:
-    for row in published(BAI_2022, "Table 8.1"):
+def _list_published() -> Iterable[Sequence[Any]]:
+    for row in read_published(BAI_2022, "Table 8.1"):
         yield list(row.values())
 
 
@@ -139,7 +139,7 @@ STUDY = Study(
                 "network",
                 *(f"{kind}: {size}" for kind in ("natural", "text") for size in PUBLISHED),
             ],
-            rows=lambda data: _published(),
+            rows=lambda data: _list_published(),
             note="Mean PSNR in dB over 16 images of 512 x 512 pixels.",
         ),
     ],

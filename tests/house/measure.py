@@ -265,8 +265,8 @@ def public() -> dict[str, Any]:
     return {**found, "all": sum(found.values())}
 
 
-def definitions(kind: type | tuple[type, ...]) -> Iterator[tuple[Path, Any]]:
-    for path in files():
+def definitions(kind: type | tuple[type, ...], *roots: Path) -> Iterator[tuple[Path, Any]]:
+    for path in itertools.chain(*map(files, roots or (SOURCE,))):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, kind):
                 yield path, node
@@ -288,12 +288,13 @@ def is_participle(name: str) -> bool:
 
 
 def participles() -> dict[str, Any]:
-    """Functions and methods that are named by a participle; a predicate may have an adjective."""
+    """Functions and methods that are named by a participle, in the papers too; a predicate may have
+    an adjective."""
     found = []
-    for path, node in definitions((ast.FunctionDef, ast.AsyncFunctionDef)):
+    for path, node in definitions((ast.FunctionDef, ast.AsyncFunctionDef), SOURCE, PAPERS):
         boolean = node.returns is not None and ast.unparse(node.returns) == "bool"
         if is_participle(node.name) and not boolean:
-            found.append(f"{path.relative_to(SOURCE)}: {node.name}")
+            found.append(f"{path.relative_to(ROOT)}: {node.name}")
     return {"functions": len(found), "names": found}
 
 

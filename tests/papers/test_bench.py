@@ -214,7 +214,7 @@ def test_a_point_is_measured(name, factors, tables_of):
 
 
 class Forked:
-    """A process of `launched`, forked from one that has imported torch, which takes seconds."""
+    """A process of `launch`, forked from one that has imported torch, which takes seconds."""
 
     def __init__(self, command, env, **_):
         assert command[:3] == [sys.executable, "-P", processes.__file__]
@@ -250,7 +250,7 @@ def test_two_processes_are_timed_beside_one(tables_of, monkeypatch):
 
 def test_a_process_that_fails_is_named_with_its_error():
     with pytest.raises(RuntimeError, match=r"nowhere on 1 processes failed: .*nowhere"):
-        scaling.launched("nowhere", 4, 1)
+        scaling.launch("nowhere", 4, 1)
 
 
 def test_digits_are_trained_and_their_memory_measured(tables_of, monkeypatch):

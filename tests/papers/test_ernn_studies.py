@@ -11,7 +11,7 @@ from equilibria.zoo.recurrent import model
 from equilibria.zoo.recurrent.model import ERNN, FastGRNNOptions, ImplicitERNN
 from papers.ernn import adding, har, noisy, order, phase, rate, speed, tables
 from papers.ernn.common import HAR, SOLVED, peak, training
-from papers.published import KAG_2019, published
+from papers.published import KAG_2019, read_published
 
 CONTEXT = types.SimpleNamespace(device="cpu")
 
@@ -54,7 +54,7 @@ def test_all_networks_of_a_study_are_trained_alike():
 
 
 def test_the_published_tables_are_whole():
-    rows = published(KAG_2019, "Table 3")
+    rows = read_published(KAG_2019, "Table 3")
     counts = {data: sum(row["data"] == data for row in rows) for data in (*tables.RECIPES, "HAR-2")}
     assert counts == {
         "DSA-19": 10, "Google-12": 10, "Google-30": 10, "Pixel-MNIST": 9, "Permute-MNIST": 4,
@@ -62,7 +62,7 @@ def test_the_published_tables_are_whole():
     }  # fmt: skip
     har2 = {row["network"]: row for row in rows if row["data"] == "HAR-2"}
     assert (har2["ERNN (K = 5)"]["accuracy"], har2["ERNN (K = 5)"]["parameters"]) == (96.30, "4K")
-    assert len(published(KAG_2019, "Table 5")) == 6 and len(published(KAG_2019, "Table 6")) == 7
+    assert [len(read_published(KAG_2019, f"Table {number}")) for number in (5, 6)] == [6, 7]
 
 
 def test_states_at_equilibrium_lie_on_a_curve():

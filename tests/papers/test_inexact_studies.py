@@ -188,7 +188,7 @@ def test_the_condition_is_measured_on_layers(tmp_path):
     torch.manual_seed(0)
     model = task.model(recipe.model, **recipe.layer())
     run = SimpleNamespace(load=lambda: SimpleNamespace(model=model), task=task)
-    rows = list(random_layers.trained(context({}, runs={"run": run})))
+    rows = list(random_layers.check_condition(context({}, runs={"run": run})))
     assert [row["estimator"] for row in rows] == list(random_layers.NEUMANN)
     for row in rows:
         assert 0 <= row["met"] <= row["sharp"] <= row["safe"] <= 1

@@ -35,7 +35,7 @@ def weight(ensemble, seed):
 @pytest.mark.parametrize("ensemble", list(NAMES))
 def test_traces_are_those_of_the_inverse(ensemble):
     w = weight(ensemble, 3)
-    found = linear.tied(ensemble, WIDTH, DELTAS, 3)
+    found = linear.draw_tied(ensemble, WIDTH, DELTAS, 3)
     for delta, (second, fourth) in zip(DELTAS, found, strict=True):
         V = critical_V(ensemble) * (1 - delta)
         m = torch.linalg.inv(torch.eye(WIDTH, dtype=w.dtype) - math.sqrt(V) * w)
@@ -45,12 +45,12 @@ def test_traces_are_those_of_the_inverse(ensemble):
 
 
 def test_untied_states_follow_the_theory():
-    found = list(linear.untied("orthogonal", 100, 0.5, 20, 0))
+    found = list(linear.draw_untied("orthogonal", 100, 0.5, 20, 0))
     medians = torch.tensor(found, dtype=torch.float64).median(0).values.tolist()
     # Of 100 units a state is off by 2 %, its length variance by 3 %.
     assert medians[0] == pytest.approx(second_moment("orthogonal", 0.5, tied=False), rel=0.02)
     assert medians[1] == pytest.approx(length_variance("orthogonal", 0.5, tied=False), rel=0.03)
-    settled, apart = linear.spaced(0.5)
+    settled, apart = linear.count_steps(0.5)
     assert 0.5**settled < 1e-4 and 0.5**apart < 0.15
 
 
@@ -79,7 +79,7 @@ def test_linear_networks_are_measured(measured, ensemble):
 
 def test_wide_networks_are_measured(measured):
     sizes = {"width": 40, "draws": 2, "inputs": 2, "steps": 60, "scales": (0.4, 3.0)}
-    measure = partial(wide.iterated, **sizes)
+    measure = partial(wide.iterate, **sizes)
     points = [Point(factors={"ensemble": each}, measures=[measure]) for each in PAPER]
     rows = measured(variance.STUDY, points).rows
     counts = rows.groupby("ensemble").size().to_dict()  # one of each draw of the GOE
@@ -91,7 +91,7 @@ def test_wide_networks_are_measured(measured):
 
 def test_solvers_are_compared_at_every_scale(measured):
     sizes = {"width": 24, "draws": 1, "inputs": 2, "scales": (0.25, 3.0)}
-    measure = partial(wide.solved, solvers=methods(1e-4, 100), **sizes)
+    measure = partial(wide.solve, solvers=methods(1e-4, 100), **sizes)
     factors = {"activation": "hard-tanh", "ensemble": "gaussian"}
     rows = measured(solvers.STUDY, [Point(factors=factors, measures=[measure])]).rows
     assert rows["solver"].tolist() == [*WORDS, *WORDS]

@@ -54,7 +54,7 @@ def test_both_studies_are_measured(tmp_path, measured, monkeypatch):
     monkeypatch.setattr(mnist, "SEEDS", 2)
     model = digits().model
     outside = dataclasses.replace(model, bound=None, injection="outside")
-    monkeypatch.setattr(mnist, "named", lambda *_: digits(model=outside))
+    monkeypatch.setattr(mnist, "load_recipe", lambda *_: digits(model=outside))
     # The reaction of symmetric weights takes seconds.
     plain = functools.partial(learning.theory.critical_scale, reaction=False)
     monkeypatch.setattr(learning.theory, "critical_scale", plain)
@@ -67,7 +67,7 @@ def test_both_studies_are_measured(tmp_path, measured, monkeypatch):
     recipe = characters(tmp_path)
     assert isinstance(recipe.initialization, Initialization)
     monkeypatch.setattr(transformer, "POINT", 3)
-    monkeypatch.setattr(transformer, "named", lambda *_: recipe)
+    monkeypatch.setattr(transformer, "load_recipe", lambda *_: recipe)
     first = {"layers": "goe", "scale": 1.0, "seed": 0}
     data = measured(transformer.STUDY, only=lambda point: point.factors == first)
     assert data.get(**first)["perplexity"] > 1 and data.get(**first)["parameters"] > 0

@@ -76,7 +76,7 @@ def small(tmp_path_factory):
     for name, tree in trees.items():
         model = MODELS.get(name, MODELS["transformer"])
         (folder / f"{name}.yaml").write_text(yaml.safe_dump({**tree, "model": model, **COMMON}))
-    load = common.named
+    load = common.load_recipe
 
     def named(name, scale, *options):
         return load(str(folder / f"{name}.yaml"), scale, *options)
@@ -86,7 +86,7 @@ def small(tmp_path_factory):
             patch.setitem(common.CELLS, cell, cell)
             patch.setitem(common.SEEDS, cell, (0,))
         for module in (common, step_memory, jacobian_common):
-            patch.setattr(module, "named", named)
+            patch.setattr(module, "load_recipe", named)
         for module, sizes in (
             (tables.common, {"COPY_SEEDS": (0,)}),
             (jacobian_common, {"EPOCHS": {"cpu": 2}, "STEPS": {"cpu": 2}}),
@@ -133,7 +133,7 @@ def cells(view, data):
 
 
 def loaded(cell="transformer", *options):
-    return common.named(cell, "cpu", *options)
+    return common.load_recipe(cell, "cpu", *options)
 
 
 @pytest.fixture

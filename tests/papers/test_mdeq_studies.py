@@ -123,7 +123,7 @@ def test_the_course_of_each_resolution_and_size(run):
     assert all("±" in row["after 5"] for row in sizes)
 
 
-@pytest.mark.parametrize("make", [residuals._enlarged, residuals._mosaics])
+@pytest.mark.parametrize("make", [residuals._enlarge, residuals._mosaics])
 def test_images_of_each_size_are_normalised_as_in_the_training(make):
     task = ImageClassification(data="digits", size=4, samples=20, normalize=True).load()
     trained = SimpleNamespace(task=task, data_dir=None)
@@ -131,7 +131,7 @@ def test_images_of_each_size_are_normalised_as_in_the_training(make):
     own = ImageClassification(data="digits").load().sample("test", 8).inputs  # 8 x 8 pixels
     larger = make(trained, 8, 8)
     assert larger.shape == own.shape
-    if make is residuals._enlarged:
+    if make is residuals._enlarge:
         torch.testing.assert_close(larger, task.statistics.apply(own))
 
 

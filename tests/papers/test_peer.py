@@ -33,7 +33,7 @@ def test_its_time_is_asked_twice_and_the_mean_counts(run, monkeypatch):
     monkeypatch.setattr(peer, "time", ticking)
     monkeypatch.setattr(ResNet, "constrain", lambda self: seen.append(torch.is_grad_enabled()))
     accelerator = evaluation.accelerator("float32", "cpu")
-    _, about = peer.trained(run.recipe, run.data, accelerator, lambda: next(asked))
+    _, about = peer.train(run.recipe, run.data, accelerator, lambda: next(asked))
     assert about["seconds"] == pytest.approx(0.3, abs=0.011) and next(asked, None) is None
     assert seen and not any(seen)
 
@@ -41,7 +41,7 @@ def test_its_time_is_asked_twice_and_the_mean_counts(run, monkeypatch):
 def test_it_is_judged_and_leaves_the_run_and_the_generators_alone(run):
     before = {name: value.clone() for name, value in run.model.state_dict().items()}
     state = torch.get_rng_state()
-    found = peer.compared(run, "test")
+    found = peer.compare(run, "test")
     assert 0 <= found["accuracy"] <= 1 and found["seconds"] > 0 and found["epochs"] > 0
     assert torch.equal(torch.get_rng_state(), state)
     for name, value in run.model.state_dict().items():

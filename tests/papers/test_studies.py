@@ -10,7 +10,7 @@ from equilibria.run.studies import catalog, pages, runner
 from equilibria.run.studies.results import ORIGIN
 from equilibria.run.studies.views import NOT_RUN
 from papers.initialisation import solvers, wide
-from papers.published import published
+from papers.published import read_published
 
 RESULTS = Path(__file__).parents[2] / "results"
 NAMES = catalog.names()
@@ -108,7 +108,7 @@ def test_results_hold_one_table_a_study_and_pictures_and_nothing_else():
 
 
 def test_published_numbers_are_found_by_paper_and_item():
-    rows = published("Bai et al. 2019", "Table 2")
+    rows = read_published("Bai et al. 2019", "Table 2")
     assert rows[-1] == {
         "row": "DEQ-TrellisNet",
         "size": "24M",
@@ -117,4 +117,4 @@ def test_published_numbers_are_found_by_paper_and_item():
         "memory": 1.2,
     }
     with pytest.raises(LookupError, match="Table 9"):
-        published("Bai et al. 2019", "Table 9")
+        read_published("Bai et al. 2019", "Table 9")
