@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from equilibria.run.data import DataError
 from equilibria.zoo.io import vocabulary
-from equilibria.zoo.io.vocabulary import split_words
+from equilibria.zoo.io.vocabulary import tokenize
 from equilibria.zoo.language import data as text
 from equilibria.zoo.language.data import corpus as reading
 from equilibria.zoo.language.data import user
@@ -47,7 +47,7 @@ def test_the_splits_follow_each_other(cache: Path, tmp_path: Path, unit: str) ->
     corpus = text.load(file=write(tmp_path, PROSE), unit=unit)
     assert tuple(corpus.splits) == SPLITS
     whole = [number for split in SPLITS for number in corpus.splits[split][:].tolist()]
-    expected = split_words(PROSE) if unit == "words" else list(PROSE)
+    expected = tokenize(PROSE) if unit == "words" else list(PROSE)
     assert whole == corpus.vocabulary.encode(PROSE)
     assert len(whole) == len(expected)
     train = corpus.splits["train"][:].tolist()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from equilibria.run.data import DataError
 from equilibria.zoo.io import vocabulary
-from equilibria.zoo.io.vocabulary import END, UNKNOWN, most_frequent, split_words
+from equilibria.zoo.io.vocabulary import END, UNKNOWN, most_frequent, tokenize
 from equilibria.zoo.language.data import Vocabulary
 
 FEW = settings(max_examples=60, derandomize=True, deadline=None, database=None)
@@ -22,7 +22,7 @@ prose = st.text("ab \n\t\r\u00a0\u3000\x1cé", max_size=80)
 
 
 def of(text: str, unit: str = "words", **limits: int) -> Vocabulary:
-    tokens = split_words(text) if unit == "words" else list(text)
+    tokens = tokenize(text) if unit == "words" else list(text)
     return most_frequent(Counter(tokens).items(), unit, total=len(tokens), **limits)
 
 
@@ -60,7 +60,7 @@ def test_a_longer_list_goes_on_from_a_shorter_one(text: str, cut: int) -> None:
 def test_sorted_by_frequency(unit: str, text: str) -> None:
     found = of(text, unit)
     assert list(found.counts) == sorted(found.counts, reverse=True)
-    assert sum(found.counts) == len(split_words(text) if unit == "words" else text)
+    assert sum(found.counts) == len(tokenize(text) if unit == "words" else text)
     # The order in which the text brings its words does not matter.
     assert found == of("\n".join(reversed(text.split("\n"))), unit)
 
@@ -160,7 +160,7 @@ def test_words_wherever_the_parts_end(text: str, cuts: list[int]) -> None:
     places = sorted([0, *cuts, len(text)])
     parts = [text[a:b] for a, b in itertools.pairwise(places)]
     found = [word for part in vocabulary.iterate_words(parts) for word in part]
-    assert found == split_words(text)
+    assert found == tokenize(text)
 
 
 def test_a_word_that_is_too_long_is_unknown() -> None:

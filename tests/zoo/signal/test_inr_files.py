@@ -57,7 +57,7 @@ def test_what_is_written_is_read_again(name, tmp_path):
     assert found.solver == (SOLVER if implicit else None)
     assert bool(again.evals.any()) == implicit
     # What the file says of itself is measured through what is in it.
-    assert again.converged == 1.0
+    assert again.share_converged == 1.0
     assert found.about["converged"] == (1.0 if implicit else None)
     assert found.about["quality"] == pytest.approx({"psnr": image.psnr(again.values)}, abs=1e-6)
     if implicit:
@@ -206,7 +206,7 @@ def test_chunks_change_nothing(file, chunk):
 
     whole, parts = found.decode(points), found.decode(points, chunk=chunk, progress=progress)
     torch.testing.assert_close(parts.values, whole.values, rtol=1e-4, atol=1e-5)
-    assert parts.converged == whole.converged == 1.0
+    assert parts.share_converged == whole.share_converged == 1.0
     assert (parts.evals - whole.evals).abs().max() <= 1
     assert told == [*range(0, 108, chunk)]
     slopes = found.gradient(points, chunk=chunk)
@@ -239,7 +239,7 @@ def test_points_that_do_not_converge_are_counted(file):
     values = found.decode(points).values
     torch.testing.assert_close(other.decode(points).values, values, rtol=1e-3, atol=1e-3)
     few = replace(found, solver=eq.Picard(max_evals=1))
-    assert few.decode(points).converged == 0.0 and int(few.decode(points).evals.max()) == 1
+    assert few.decode(points).share_converged == 0.0 and int(few.decode(points).evals.max()) == 1
     with pytest.warns(SolveWarning, match="not converge, and their derivatives are inexact"):
         few.gradient(points)
 

@@ -19,7 +19,7 @@ from equilibria.run.tasks.normalization import PixelStatistics
 from equilibria.zoo.io import headers
 from equilibria.zoo.io import image_files as files
 from equilibria.zoo.io.decode import resize, weights
-from equilibria.zoo.io.selection import apportion, split
+from equilibria.zoo.io.selection import apportion, stratify
 from equilibria.zoo.vision.model.mdeq import MDEQConfig
 from equilibria.zoo.vision.model.single_scale import DenseConfig
 from equilibria.zoo.vision.predict import sight
@@ -49,7 +49,7 @@ def folder(tmp_path):
 
 
 def test_samples_are_balanced_and_those_set_aside_are_like_all():
-    learned, aside = split(TARGETS, LABELS, 10, 30)
+    learned, aside = stratify(TARGETS, LABELS, 10, 30)
     assert TARGETS[aside].bincount().tolist() == [5, 3, 2]
     assert TARGETS[learned].bincount().tolist() == [10, 10, 10]
     assert not {*learned.tolist()} & {*aside.tolist()}
@@ -57,15 +57,15 @@ def test_samples_are_balanced_and_those_set_aside_are_like_all():
 
 
 def test_all_the_rest_is_learned_from():
-    learned, aside = split(TARGETS, LABELS, 10, None)
+    learned, aside = stratify(TARGETS, LABELS, 10, None)
     assert sorted([*learned.tolist(), *aside.tolist()]) == list(range(100))
-    learned, aside = split(TARGETS, LABELS, None, None)
+    learned, aside = stratify(TARGETS, LABELS, None, None)
     assert (learned.tolist(), aside) == (list(range(100)), None)
 
 
 def test_more_samples_contain_fewer_and_leave_those_set_aside():
-    few, aside = split(TARGETS, LABELS, 10, 9)
-    more, same = split(TARGETS, LABELS, 10, 32)
+    few, aside = stratify(TARGETS, LABELS, 10, 9)
+    more, same = stratify(TARGETS, LABELS, 10, 32)
     assert {*few.tolist()} < {*more.tolist()} and torch.equal(aside, same)
     assert TARGETS[more].bincount().tolist() == [11, 11, 10]
 
@@ -82,7 +82,7 @@ def test_more_samples_contain_fewer_and_leave_those_set_aside():
 )
 def test_more_than_there_is(valid, samples, message):
     with pytest.raises(ValueError, match=message):
-        split(TARGETS, LABELS, valid, samples)
+        stratify(TARGETS, LABELS, valid, samples)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 50, 96])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -29,6 +30,8 @@ EXPECTED = (
 
 MASKED = {"images", "masks"}
 """Folders of a data set for segmentation, which are no classes."""
+
+_Part = TypeVar("_Part")
 
 Group = dict[str, list[str]]
 """Names of the files of each class, below the root, both sorted."""
@@ -120,6 +123,60 @@ def name_parts(root: Path, has_part: Callable[[str], bool], what: str) -> dict[s
     else:
         raise DataError(f"{root} has a folder train but neither test nor val: {what}")
     return parts
+
+
+def read_parts(
+    root: Path, folder: str, read: Callable[[Path, str], _Part], advice: str, expected: str
+) -> dict[str, _Part]:
+    """What is in the parts of a folder that has no classes; all of it, as "", without parts.
+
+    Args:
+        root: The folder.
+        folder: One that it has, or else each of its parts.
+        read: Given the root and the folder of a part, returns what is in it.
+        advice: As `name_parts` takes it.
+        expected: What there should be, for messages.
+
+    Raises:
+        DataError: If `folder` is nowhere; or as `name_parts` and `read`.
+    """
+    if (root / folder).is_dir():
+        return {"": read(root, "")}
+    if not (root / TRAIN / folder).is_dir():
+        raise DataError(f"{root} has no folder {folder}: {expected}")
+    names = name_parts(root, lambda name: (root / name / folder).is_dir(), advice)
+    return {part: read(root, name) for part, name in names.items()}
+
+
+def hold_out(count: int, what: str) -> dict[str, torch.Tensor]:
+    """Places to train on, and a tenth to test on: the same ones of each `count`.
+
+    Args:
+        count: Of the samples.
+        what: There is, if it is one, for the message: "FOLDER has a single pair".
+
+    Raises:
+        DataError: If there are not two.
+    """
+    if count < 2:
+        raise DataError(f"{what}: expected at least one for training and one for testing")
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(_SEED))
+    held = max(1, round(_TEST_SHARE * count))
+    return {TRAIN: order[held:].sort().values, TEST: order[:held].sort().values}
+
+
+def name_stems(folder: Path, names: Iterable[str], stem_of: Callable[[str], str]) -> dict[str, str]:
+    """Names of a folder's files by their stems.
+
+    Raises:
+        DataError: If two have the same.
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        if (stem := stem_of(name)) in found:
+            raise DataError(f"{folder} has two files called {stem}: {found[stem]}, {name}")
+        found[stem] = name
+    return found
 
 
 def _find_parts(root: Path) -> dict[str, Group]:

@@ -11,7 +11,7 @@ from torch import Tensor
 _SEED = 0
 
 
-def split(
+def stratify(
     targets: Tensor, labels: Sequence[str], valid: int | None, samples: int | None
 ) -> tuple[Tensor, Tensor | None]:
     """Return the places of samples to learn from, and of those to be judged by in training.

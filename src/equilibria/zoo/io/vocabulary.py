@@ -101,7 +101,7 @@ class Vocabulary:
     def encode(self, text: str) -> list[int]:
         """The numbers of the tokens of a text."""
         if self.unit == "words":
-            return list(self.numbers(split_words(text)))
+            return list(self.numbers(tokenize(text)))
         return list(self.numbers(text))
 
     def decode(self, numbers: Iterable[int]) -> str:
@@ -150,7 +150,7 @@ class Vocabulary:
             raise DataError(f"{path} is not a vocabulary, or is damaged: {error}") from error
 
 
-def split_words(text: str) -> list[str]:
+def tokenize(text: str) -> list[str]:
     """The words of a text, with ``<eos>`` for each newline."""
     return text.replace("\n", f" {END} ").split()
 
@@ -235,7 +235,7 @@ def iterate_words(texts: Iterable[str]) -> Iterator[list[str]]:
     for part in texts:
         text = begun + part
         begun = ""
-        found = split_words(text)
+        found = tokenize(text)
         if found and not text[-1].isspace():
             begun = found.pop()[: LONGEST + 1]  # enough to know that it is too long
         if found:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import torch
-
 from equilibria.run.data.dataset import UserData
 from equilibria.run.data.storage import DataError
 from equilibria.words import others
 from equilibria.zoo.flow.data.formats import READERS, suffix_of
 from equilibria.zoo.flow.data.pairs import FlowSet, Names, find_pairs, list_files
-from equilibria.zoo.io.layout import STRAY, TEST, TRAIN, name_parts
+from equilibria.zoo.io.layout import STRAY, TEST, TRAIN, hold_out, name_stems, read_parts
 
 FIRST, SECOND, FLOW = "first", "second", "flow"
 
@@ -20,9 +18,6 @@ EXPECTED = (
     f"expected FOLDER/{FIRST}/NAME.png and FOLDER/{SECOND}/NAME.png with FOLDER/{FLOW}/NAME.flo "
     "(or .flo.xz, .pfm or a KITTI .png), or the three in FOLDER/train and FOLDER/test"
 )
-
-_SEED = 0
-_TEST_SHARE = 0.1
 
 
 def load(root: str | os.PathLike[str], *, whole: bool = False) -> FlowSet:
@@ -44,21 +39,16 @@ def load(root: str | os.PathLike[str], *, whole: bool = False) -> FlowSet:
     path = Path(root).expanduser()
     if not path.is_dir():
         raise DataError(f"{path} is not a folder: {EXPECTED}")
-    pairs, checksum = find_pairs(path, _parts(path))
+    test = path / TEST
+    advice = f"put test pairs into {test / FIRST}, {test / SECOND} and {test / FLOW}"
+    pairs, checksum = find_pairs(path, read_parts(path, FIRST, _pairs, advice, EXPECTED))
     if "" in pairs:
         every = pairs.pop("")
-        count = len(every)
         if whole:
             pairs[TEST] = every
-        elif count < 2:
-            raise DataError(
-                f"{path} has a single pair: expected at least one for training and one for testing"
-            )
         else:
-            order = torch.randperm(count, generator=torch.Generator().manual_seed(_SEED))
-            held = max(1, round(_TEST_SHARE * count))
-            pairs[TRAIN] = every.select(order[held:].sort().values)
-            pairs[TEST] = every.select(order[:held].sort().values)
+            held = hold_out(len(every), f"{path} has a single pair")
+            pairs |= {part: every.select(places) for part, places in held.items()}
     return FlowSet(
         title=path.resolve().name,
         train=pairs.get(TRAIN),
@@ -66,20 +56,6 @@ def load(root: str | os.PathLike[str], *, whole: bool = False) -> FlowSet:
         valid=pairs.get("valid"),
         checksum=checksum,
     )
-
-
-def _parts(root: Path) -> dict[str, list[Names]]:
-    """The pairs of each part; of all, as "", where there are no parts."""
-    if (root / FIRST).is_dir():
-        return {"": _pairs(root, "")}
-    if not (root / TRAIN / FIRST).is_dir():
-        raise DataError(f"{root} has no folder {FIRST}: {EXPECTED}")
-    advice = (
-        f"put test pairs into {root / TEST / FIRST}, {root / TEST / SECOND} and "
-        f"{root / TEST / FLOW}"
-    )
-    names = name_parts(root, lambda name: (root / name / FIRST).is_dir(), advice)
-    return {part: _pairs(root, name) for part, name in names.items()}
 
 
 def _pairs(root: Path, part: str) -> list[Names]:
@@ -103,19 +79,16 @@ def _stems(root: Path, part: str, kind: str) -> dict[str, str]:
     folder = root / part / kind
     if not folder.is_dir():
         raise DataError(f"{folder} is missing: {EXPECTED}")
-    found: dict[str, str] = {}
-    for name in list_files(folder):
-        if name.lower() in STRAY:
-            continue
-        if kind == FLOW and not suffix_of(Path(name)):
+    names = [name for name in list_files(folder) if name.lower() not in STRAY]
+    for name in names if kind == FLOW else ():
+        if not suffix_of(Path(name)):
             raise DataError(f"{folder / name} is no file of flow: expected {', '.join(READERS)}")
-        stem = name[: -len(suffix_of(Path(name)))] if kind == FLOW else Path(name).stem
-        if stem in found:
-            raise DataError(
-                f"{folder} has two files called {stem}: {Path(found[stem]).name}, {name}"
-            )
-        found[stem] = str(Path(part, kind, name))
-    return found
+
+    def stem_of(name: str) -> str:
+        return name[: -len(suffix_of(Path(name)))] if kind == FLOW else Path(name).stem
+
+    found = name_stems(folder, names, stem_of)
+    return {stem: str(Path(part, kind, name)) for stem, name in found.items()}
 
 
 OWN = UserData(load, EXPECTED)

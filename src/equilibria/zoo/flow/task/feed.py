@@ -226,28 +226,27 @@ _SCALED = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairView:
-    """How training pairs are seen.
+class Augmentation:
+    """How training pairs are changed at random.
 
     papers: RAFT's augmentation, Teed and Deng 2020, sec. 4 and appendix.
 
     Args:
-        crop: height and width of the random crop; None for whole images.
-        scale: range of the factor by which four of five pairs are scaled, log-uniform; a pair is
-            made as large as the crop in any case.
+        crop: height and width of the random crop of a training pair; null for whole images, which
+            must then all have one size.
+        scale: range of the factor by which four of five training pairs are scaled, log-uniform. A
+            pair is always made as large as the crop.
         stretch: largest factor by which height and width are further scaled, each by itself and
-            either way, in four of five pairs that are scaled.
-        flip: probability that a pair is mirrored left to right.
+            either way, in four of five of those.
+        flip: probability that a training pair is mirrored left to right.
         flip_down: probability that it is mirrored top to bottom.
         color: strength of the jitter of brightness, contrast and saturation: factors within
-            1 - color and 1 + color.
-        hue: largest rotation of hues, in turns.
+            1 - colour and 1 + colour.
+        hue: largest rotation of hues, in turns, up to 0.5.
         asymmetric: probability that the second image gets a colour jitter of its own.
         erase: probability that one or two rectangles of the second image are covered with its mean
             colour, as if something stood in front of it.
-        erased: shortest and longest side of such a rectangle, in pixels.
-        sparse: the flow is sparse: each known pixel is moved to the nearest one; otherwise flows
-            are interpolated.
+        erased: shortest and longest side of these, in pixels.
     """
 
     crop: tuple[int, int] | None = None
@@ -260,6 +259,17 @@ class PairView:
     asymmetric: float = 0.0
     erase: float = 0.0
     erased: tuple[int, int] = (50, 100)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairView(Augmentation):
+    """How training pairs are seen.
+
+    Args:
+        sparse: the flow is sparse: each known pixel is moved to the nearest one; otherwise flows
+            are interpolated.
+    """
+
     sparse: bool = False
 
 

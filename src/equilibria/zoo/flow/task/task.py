@@ -25,7 +25,7 @@ from equilibria.zoo.flow.data import FlowPair, FlowSet, Pairs
 from equilibria.zoo.flow.data.pairs import Size, stack_pairs
 from equilibria.zoo.flow.model.configs import FlowConfig
 from equilibria.zoo.flow.task import endpoints
-from equilibria.zoo.flow.task.feed import FlowFeed, PairView, batch_of, check_flow
+from equilibria.zoo.flow.task.feed import Augmentation, FlowFeed, PairView, batch_of, check_flow
 from equilibria.zoo.io.tasks import check_range, check_sizes, require_data, spread_places
 
 # --- mixture --------------------------------------------------------------------------------------
@@ -115,14 +115,8 @@ _REFERENCE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpticalFlow(TaskConfig):
-    """Where is each pixel of an image in the next one? Trained with the L1 loss of the flow.
-
-    An unrolled network is trained on the flow after each refinement: the k-th before the last has
-    the weight gamma^k.
-
-    papers: Teed and Deng 2020, eq. 7; Bai 2022 (thesis), ch. 7, whose eq. 7.8 has squares where the
-    released code has L1.
+class FlowSource(TaskConfig):
+    """Which pairs are learned from, and how many.
 
     Args:
         data: name of a data set (`layers`, which is generated, or one of those that the message
@@ -140,26 +134,6 @@ class OpticalFlow(TaskConfig):
             are; null for all, or 8,000.
         test: pairs to evaluate on, spread evenly over all; of generated ones, how many there are;
             null for all, or 200.
-        crop: height and width of the random crop of a training pair; null for whole images, which
-            must then all have one size.
-        scale: range of the factor by which four of five training pairs are scaled, log-uniform. A
-            pair is always made as large as the crop.
-        stretch: largest factor by which height and width are further scaled, each by itself and
-            either way, in four of five of those.
-        flip: probability that a training pair is mirrored left to right.
-        flip_down: probability that it is mirrored top to bottom.
-        color: strength of the jitter of brightness, contrast and saturation: factors within
-            1 - colour and 1 + colour.
-        hue: largest rotation of hues, in turns, up to 0.5.
-        asymmetric: probability that the second image gets a colour jitter of its own.
-        erase: probability that one or two rectangles of the second image are covered with its mean
-            colour.
-        erased: shortest and longest side of these, in pixels.
-        sparse: the flow of training pairs is sparse: scaling moves each known pixel to the nearest
-            one and does not interpolate. Null: true of `kitti` and `hd1k`.
-        max_flow: pixels whose true flow is this long, in pixels, or longer are left out of the
-            loss.
-        gamma: decay of the weights of earlier refinements, of unrolled networks.
     """
 
     data: str | None = GENERATED
@@ -171,16 +145,28 @@ class OpticalFlow(TaskConfig):
     mixed: dict[str, int] | None = None
     samples: int | None = None
     test: int | None = None
-    crop: tuple[int, int] | None = None
-    scale: tuple[float, float] = (1.0, 1.0)
-    stretch: float = 1.0
-    flip: float = 0.0
-    flip_down: float = 0.0
-    color: float = 0.0
-    hue: float = 0.0
-    asymmetric: float = 0.0
-    erase: float = 0.0
-    erased: tuple[int, int] = (50, 100)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpticalFlow(Augmentation, FlowSource):
+    """Where is each pixel of an image in the next one? Trained with the L1 loss of the flow.
+
+    An unrolled network is trained on the flow after each refinement: the k-th before the last has
+    the weight gamma^k.
+
+    Its fields are those of `FlowSource` and `Augmentation`, and some of its own.
+
+    papers: Teed and Deng 2020, eq. 7; Bai 2022 (thesis), ch. 7, whose eq. 7.8 has squares where the
+    released code has L1.
+
+    Args:
+        sparse: the flow of training pairs is sparse: scaling moves each known pixel to the nearest
+            one and does not interpolate. Null: true of `kitti` and `hd1k`.
+        max_flow: pixels whose true flow is this long, in pixels, or longer are left out of the
+            loss.
+        gamma: decay of the weights of earlier refinements, of unrolled networks.
+    """
+
     sparse: bool | None = None
     max_flow: float = 400.0
     gamma: float = 0.8
@@ -231,8 +217,8 @@ class OpticalFlow(TaskConfig):
 
     def view(self, *, sparse: bool) -> PairView:
         """Return how training pairs are seen, whose flow is sparse or not."""
-        shared = {field.name: getattr(self, field.name) for field in fields(PairView)}
-        return PairView(**{**shared, "sparse": sparse})
+        shared = {field.name: getattr(self, field.name) for field in fields(Augmentation)}
+        return PairView(**shared, sparse=sparse)
 
     def is_sparse(self, data: str | None) -> bool:
         """Return whether training pairs of a data set have their flow at single pixels."""

@@ -204,7 +204,7 @@ def join_graphs(graphs: Sequence[Graph]) -> Inputs:
     return torch.cat([graph.x for graph in graphs]), torch.cat(edges, dim=1), weight, batch
 
 
-def split_graphs(
+def separate_graphs(
     x: Tensor, edge_index: Tensor, weight: Tensor | None, owner: Tensor, y: Tensor
 ) -> tuple[Graph, ...]:
     """Graphs out of one that falls into parts, each with its own numbers of nodes.

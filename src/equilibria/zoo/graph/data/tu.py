@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from equilibria.run.data.storage import DataError
-from equilibria.zoo.graph.data.graph import Graph, simplify, split_graphs
+from equilibria.zoo.graph.data.graph import Graph, separate_graphs, simplify
 from equilibria.zoo.graph.data.sets import GraphSet, read_content
 from equilibria.zoo.io import arrays
 from equilibria.zoo.io.remote import Entry, Files, Remote
@@ -139,7 +139,7 @@ def read_texts(
     y = torch.from_numpy(np.searchsorted(classes, names))
     try:
         edge_index = simplify(torch.from_numpy(edges).T, len(x))
-        graphs = split_graphs(x, edge_index, None, torch.from_numpy(owner), y)
+        graphs = separate_graphs(x, edge_index, None, torch.from_numpy(owner), y)
         return graphs, tuple(map(str, classes))
     except (ValueError, TypeError) as error:
         raise DataError(f"{where} is damaged: {error}") from None

@@ -16,7 +16,7 @@ from equilibria.run.data.dataset import UserData
 from equilibria.run.data.storage import DataError
 from equilibria.zoo.graph.checks import check_batch
 from equilibria.zoo.graph.data import tu
-from equilibria.zoo.graph.data.graph import SPLITS, Graph, split_graphs
+from equilibria.zoo.graph.data.graph import SPLITS, Graph, separate_graphs
 from equilibria.zoo.graph.data.sets import GraphSet, NodeSet, digest, origin
 from equilibria.zoo.io import arrays
 
@@ -137,7 +137,7 @@ def load_graphs(path: str | os.PathLike[str], **options: bool) -> GraphSet:
         check_batch(owner, len(x), edge_index)
         if (count := int(owner[-1]) + 1) != len(y):
             raise ValueError(f"batch has {count} graphs, and y the classes of {len(y)}")
-        graphs = split_graphs(x, edge_index, edge_weight, owner, y)
+        graphs = separate_graphs(x, edge_index, edge_weight, owner, y)
     except (ValueError, TypeError) as error:
         raise DataError(f"{path}: {error}") from None
     _warn_of_edges(whole, path)

@@ -122,7 +122,7 @@ def _places(config: GraphClassification, found: GraphSet) -> dict[str, torch.Ten
     places = {"test": torch.nonzero(fold == config.fold)[:, 0]}
     rest = torch.nonzero(fold != config.fold)[:, 0]
     count = None if config.valid is None else max(1, round(config.valid * len(rest)))
-    learned, aside = selection.split(targets[rest], found.labels, count, None)
+    learned, aside = selection.stratify(targets[rest], found.labels, count, None)
     places["train"] = rest[learned]
     if aside is not None:
         places["valid"] = rest[aside]

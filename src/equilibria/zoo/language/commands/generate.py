@@ -21,7 +21,7 @@ from equilibria.run.processes import device
 from equilibria.run.recipe import Recipe
 from equilibria.solve import Status
 from equilibria.words import list_some, percent, plural, printable
-from equilibria.zoo.io.vocabulary import split_words
+from equilibria.zoo.io.vocabulary import tokenize
 from equilibria.zoo.language.commands.context import change_memory, has_memory
 from equilibria.zoo.language.data import Vocabulary
 from equilibria.zoo.language.model.base import SequenceModel
@@ -155,7 +155,7 @@ def choose_memory(recipe: Recipe, memory: int | None) -> dict[str, int]:
 def read(vocabulary: Vocabulary, prompt: str) -> list[int]:
     """Return the tokens of a prompt; warn of those that are not in the vocabulary."""
     tokens = vocabulary.encode(prompt)
-    words = split_words(prompt) if vocabulary.unit == "words" else list(prompt)
+    words = tokenize(prompt) if vocabulary.unit == "words" else list(prompt)
     named = vocabulary.tokens[vocabulary.unknown]
     pairs = zip(words, tokens, strict=True)
     unknown = dict.fromkeys(w for w, t in pairs if t == vocabulary.unknown and w != named)

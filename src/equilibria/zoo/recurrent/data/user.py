@@ -93,19 +93,7 @@ def load(
     root = Path(root).expanduser()
     if not root.is_dir():
         raise DataError(f"{root} is not a folder: {EXPECTED}")
-    how = Reading(missing=missing, channel=channel)
-    form, table = "", (root / TABLE).exists()
-    if not table and any((root / f"{part}.npz").exists() for part in (TRAIN, TEST, *VALID)):
-        _check_used(root, {}, separator, channel)
-        parts, channels = _from_arrays(root, missing)
-    else:
-        files = _table(root) if table else _folders(root, whole)
-        texts = [path for path in files if path.suffix.lower() in tables.TEXTS]
-        _check_used(root, files, separator, channel)
-        if texts:
-            how = replace(how, form=delimited.find_format(texts, separator))
-            form = str(how.form)
-        parts, channels = _read(files, how)
+    parts, channels, form = _read_parts(root, separator, missing, channel, whole)
     if whole and TRAIN not in parts:
         parts[TRAIN] = parts[TEST]
     labels = _sort_names(parts[TRAIN].labels)
@@ -134,6 +122,23 @@ def load(
         checksum=digest(*splits.values()),
         form=form,
     )
+
+
+def _read_parts(
+    root: Path, separator: Separator | None, missing: Missing, channel: int | None, whole: bool
+) -> tuple[dict[str, _SequencePart], tuple[str, ...], str]:
+    """The parts of a set, what channels are called, and the format of the texts, if there are."""
+    table = (root / TABLE).exists()
+    if not table and any((root / f"{part}.npz").exists() for part in (TRAIN, TEST, *VALID)):
+        _check_used(root, {}, separator, channel)
+        return *_from_arrays(root, missing), ""
+    files = _table(root) if table else _folders(root, whole)
+    texts = [path for path in files if path.suffix.lower() in tables.TEXTS]
+    _check_used(root, files, separator, channel)
+    how = Reading(missing=missing, channel=channel)
+    if texts:
+        how = replace(how, form=delimited.find_format(texts, separator))
+    return *_read(files, how), str(how.form) if texts else ""
 
 
 def _check_used(

@@ -354,11 +354,11 @@ def _select(config: SequenceClassification, found: SequenceSet) -> dict[str, Seq
         chosen["valid"] = found.train.select(torch.nonzero(torch.isin(groups, aside))[:, 0])
         chosen["train"] = found.train.select(rest)
         if config.samples is not None:
-            places, _ = selection.split(targets[rest], found.labels, None, config.samples)
+            places, _ = selection.stratify(targets[rest], found.labels, None, config.samples)
             chosen["train"] = chosen["train"].select(places)
         return chosen
     count = None if config.valid is None else max(1, round(config.valid * len(targets)))
-    learned, apart = selection.split(targets, found.labels, count, config.samples)
+    learned, apart = selection.stratify(targets, found.labels, count, config.samples)
     chosen["train"] = found.train.select(learned)
     if apart is not None:
         chosen["valid"] = found.train.select(apart)

@@ -123,7 +123,7 @@ def main(argv: Sequence[str]) -> int:
         return {"chunk": arguments.chunk, "progress": bar}
 
     found = decoder.decode(points, **options("Decoding"))
-    if missed := int((~found.settled).sum()):
+    if missed := int((~found.converged).sum()):
         warnings.warn(
             f"{missed:,} of {len(points):,} points did not converge: their values are computed "
             "from the best states found. More --max-evals may help",

@@ -39,13 +39,13 @@ class Decoded(NamedTuple):
     evals: Tensor
     """Evaluations after which each point had converged, int64, ``shape``; 0 of an explicit
     network."""
-    settled: Tensor
+    converged: Tensor
     """Whether it has, bool, ``shape``; true of an explicit network."""
 
     @property
-    def converged(self) -> float:
+    def share_converged(self) -> float:
         """Share of the points that converged."""
-        return float(self.settled.double().mean())
+        return float(self.converged.double().mean())
 
 
 @dataclass(frozen=True)
@@ -123,15 +123,15 @@ class Decoder:
             adjoint = Implicit(linear=GMRES(rtol=rtol, max_evals=max(100, solver.max_evals)))
 
         def step(x: Tensor) -> tuple[Tensor, Tensor]:
-            settled = self._values(x, solver).settled
+            converged = self._values(x, solver).converged
             found = derivative(self.model, x, solver=solver, adjoint=adjoint)
-            return found.detach().cpu(), settled
+            return found.detach().cpu(), converged
 
-        found, settled = self._whole(step, points, chunk, progress)
-        if missed := int((~settled).sum()):
+        found, converged = self._whole(step, points, chunk, progress)
+        if missed := int((~converged).sum()):
             warnings.warn(
-                f"{missed:,} of {settled.numel():,} points did not converge, and their derivatives "
-                "are inexact: more evaluations may help",
+                f"{missed:,} of {converged.numel():,} points did not converge, and their "
+                "derivatives are inexact: more evaluations may help",
                 SolveWarning,
                 stacklevel=3,
             )
@@ -170,8 +170,8 @@ class Decoder:
             none = torch.zeros(len(x), dtype=torch.int64)
             return Decoded(values, none, none == 0)
         solution = prediction.solution
-        settled: Any = solution.status == int(Status.CONVERGED)
-        return Decoded(values, solution.stats.evals.cpu(), settled.cpu())
+        converged: Any = solution.status == int(Status.CONVERGED)
+        return Decoded(values, solution.stats.evals.cpu(), converged.cpu())
 
 
 def load(
@@ -252,7 +252,7 @@ def encode(
         "name": signal.name,
         "field": signal.field.as_dict(),
         "quality": quality,
-        "converged": None if solver is None else found.converged,
+        "converged": None if solver is None else found.share_converged,
         "evaluations": None if solver is None else float(found.evals.double().mean()),
     }
     return replace(decoder, about=file.write(path, network, weights, about))

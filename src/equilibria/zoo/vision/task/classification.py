@@ -335,7 +335,7 @@ def choose_samples(config: ImageClassification, images: Images) -> dict[str, Sam
         )
     if config.valid is not None or config.samples is not None:
         targets = images.train.targets
-        learned, aside = selection.split(targets, images.labels, config.valid, config.samples)
+        learned, aside = selection.stratify(targets, images.labels, config.valid, config.samples)
         taken["train"] = images.train.select(learned)
         if aside is not None:
             taken["valid"] = images.train.select(aside)

@@ -20,7 +20,7 @@ from equilibria.run.data.storage import DataError, read_errors
 from equilibria.words import others
 from equilibria.zoo.io import decode, headers
 from equilibria.zoo.io.headers import Header
-from equilibria.zoo.io.layout import STRAY, TEST, TRAIN, name_parts
+from equilibria.zoo.io.layout import STRAY, TEST, TRAIN, hold_out, name_stems, read_parts
 from equilibria.zoo.vision.data.segmentation.masks import (
     VOID,
     Encoded,
@@ -44,9 +44,6 @@ _VALUE = re.compile(r"(\d+)\s*:\s*(\S.*)")
 _LOSSY = (".jpg", ".jpeg")
 _APART = 16
 """By how much red, green or blue of two classes must differ to be seen."""
-
-_SEED = 0
-_TEST_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -148,7 +145,9 @@ def load(
     path = Path(root).expanduser()
     if not path.is_dir():
         raise DataError(f"{path} is not a folder: {EXPECTED}")
-    parts = _parts(path)
+    test = path / TEST
+    advice = f"put test images into {test / IMAGES} and their masks into {test / MASKS}"
+    parts = read_parts(path, IMAGES, _pairs, advice, EXPECTED)
     classes = MaskClasses.read(path / CLASSES)
     pairs = [pair for part in parts.values() for pair in part]
     images, masks = [image for image, _ in pairs], [mask for _, mask in pairs]
@@ -190,18 +189,6 @@ def load(
     )
 
 
-def _parts(root: Path) -> dict[str, list[tuple[str, str]]]:
-    """Names of images and their masks below the root, of each part; "" where there are none."""
-    if (root / IMAGES).is_dir():
-        return {"": _pairs(root, "")}
-    if not (root / TRAIN / IMAGES).is_dir():
-        raise DataError(f"{root} has no folder {IMAGES}: {EXPECTED}")
-    test = root / TEST
-    advice = f"put test images into {test / IMAGES} and their masks into {test / MASKS}"
-    names = name_parts(root, lambda name: (root / name / IMAGES).is_dir(), advice)
-    return {part: _pairs(root, name) for part, name in names.items()}
-
-
 def _pairs(root: Path, part: str) -> list[tuple[str, str]]:
     """Images and masks of a part, which must fit together."""
     images, masks = _files(root, part, IMAGES), _files(root, part, MASKS)
@@ -230,20 +217,14 @@ def _files(root: Path, part: str, kind: str) -> dict[str, str]:
     folder = root / part / kind
     if not folder.is_dir():
         raise DataError(f"{folder} is missing: {EXPECTED}")
-    found: dict[str, str] = {}
     with read_errors(folder):
         names = sorted(e.name for e in os.scandir(folder) if not e.name.startswith("."))
     names = [name for name in names if name.lower() not in STRAY]
     for name in names:
         if (folder / name).is_dir():
             raise DataError(f"{folder} has a folder {name} in it: files must be directly in it")
-        stem = Path(name).stem
-        if stem in found:
-            raise DataError(
-                f"{folder} has two files called {stem}: {Path(found[stem]).name}, {name}"
-            )
-        found[stem] = f"{part}/{kind}/{name}" if part else f"{kind}/{name}"
-    return found
+    found = name_stems(folder, names, lambda name: Path(name).stem)
+    return {stem: Path(part, kind, name).as_posix() for stem, name in found.items()}
 
 
 def _splits(parts: dict[str, list[tuple[str, str]]], whole: bool) -> dict[str, torch.Tensor]:
@@ -254,13 +235,7 @@ def _splits(parts: dict[str, list[tuple[str, str]]], whole: bool) -> dict[str, t
     count = len(parts[""])
     if whole:
         return {TRAIN: torch.arange(0), TEST: torch.arange(count)}
-    if count < 2:
-        raise DataError(
-            "a single image with its mask: at least one for training and one for testing are needed"
-        )
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(_SEED))
-    held = max(1, round(_TEST_SHARE * count))
-    return {TRAIN: order[held:].sort().values, TEST: order[:held].sort().values}
+    return hold_out(count, "there is a single image with its mask")
 
 
 def _check_kind(source: Encoded, of_masks: Sequence[Header]) -> None:
