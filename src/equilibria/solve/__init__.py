@@ -13,9 +13,9 @@ from equilibria.solve.adjoints import (
     NeumannPhantom,
     Shine,
 )
-from equilibria.solve.advance import advance, advances
+from equilibria.solve.advance import advance, advances, attach
 from equilibria.solve.anderson import ROOM, Anderson, AndersonStepper, minimizer
-from equilibria.solve.api import attach, check_returns, fixed_point, root_find
+from equilibria.solve.api import check_returns, fixed_point, root_find
 from equilibria.solve.auto import Auto
 from equilibria.solve.boundary import boundary, without_autocast
 from equilibria.solve.broyden import Broyden

@@ -1,10 +1,11 @@
-"""One evaluation of f that serves as next iterate, as value and for the gradient."""
+"""One evaluation of f: at a solution found elsewhere, or as a step towards one."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -12,25 +13,78 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from equilibria.solve import private
 from equilibria.solve.adjoints import Adjoint
-from equilibria.solve.api import (
-    DEFAULT_ADJOINT,
-    DEFAULT_SOLVER,
-    check_options,
-    evaluator,
-    pose,
-    refuse_adjoint,
-    refuse_error,
-)
+from equilibria.solve.api import choose_methods, evaluator, fixed_point, name_caller, pose
 from equilibria.solve.boundary import boundary, without_autocast
-from equilibria.solve.derivative import Linearization, fill_missing
+from equilibria.solve.derivative import Linearization, fill_missing, refuse_batches
 from equilibria.solve.equation import Place
 from equilibria.solve.layout import Layout
+from equilibria.solve.path import Unrolled
 from equilibria.solve.problem import Problem
 from equilibria.solve.rows import LARGEST, length
 from equilibria.solve.solution import Record, Solution
-from equilibria.solve.solvers import Solver
+from equilibria.solve.solvers import Picard, Solver
 from equilibria.solve.status import Stats, Status, raise_if_failed
 from equilibria.solve.tree import Leaves, Tree, followable, unflatten
+
+
+@boundary
+def attach(
+    f: Callable[..., Tree],
+    z_star: Tree,
+    *operands: Tree,
+    solver: Solver | None = None,
+    adjoint: Adjoint | None = None,
+    coupled: bool | Tensor = False,
+    throw: bool = False,
+    has_aux: bool = False,
+) -> Solution:
+    """Makes a solution that was found elsewhere differentiable: z* = f(z*, *operands).
+
+    For a fixed point by SciPy, bisection, a C library, or a loop of your own: `fixed_point` without
+    the search. f is evaluated once, which measures the residual; the gradients are those of
+    `fixed_point`, at z_star, to any order and under torch.func. How exact they are depends on how
+    close z_star is: see `Implicit`.
+
+    Args:
+        f: as of `fixed_point`.
+        z_star: the solution: a tensor `(batch, ...)` or a tree of such tensors, in float32 or
+            float64. It gets no gradient.
+        operands: as of `fixed_point`.
+        solver: whose rtol, atol and per_row decide the status; default `Auto()`. It has no limit
+            on the error, of which one evaluation tells nothing.
+        adjoint: default `Implicit()`. `Phantom` takes its steps from z_star, and returns where they
+            end.
+        coupled, has_aux: as of `fixed_point`.
+        throw: raise where z_star is not within tolerance, and where a backward solve fails.
+
+    Returns:
+        A `Solution` whose `value` is z_star. `stats.residual` and `status` are measured there:
+        CONVERGED, MAX_EVALS (not within tolerance) or NONFINITE; `stats.evals` is 1.
+
+    Raises:
+        TypeError, ValueError: as `fixed_point`; a solver with `error`; or an adjoint that needs the
+            iterations of a solve (`Unrolled`, `Shine`).
+        SolveError: under `throw`.
+
+    Example:
+        >>> found = scipy.optimize.root(lambda z: z - np.cos(z * a.item()), 1.0).x
+        >>> z = eq.attach(lambda z, a: torch.cos(z * a), torch.from_numpy(found), a).value
+        >>> torch.autograd.grad(z.sum(), a)
+    """
+    solver, adjoint = choose_methods(f, solver, adjoint)
+    if isinstance(adjoint.now, Unrolled) or adjoint.now.needs_inverse:
+        _refuse_adjoint("attach", adjoint.now)
+    _refuse_error("attach", solver)
+    return fixed_point(
+        name_caller(f, "attach"),
+        z_star,
+        *operands,
+        solver=replace(Picard(**solver.limits), max_evals=1),
+        adjoint=adjoint,
+        coupled=coupled,
+        throw=throw,
+        has_aux=has_aux,
+    )
 
 
 @boundary
@@ -86,10 +140,8 @@ def advance(
 
     Source: Bai 2022 (thesis), eq. 8.9 (which means theta of step t + 1) and 8.10, whose T is k - 1.
     """
-    solver = DEFAULT_SOLVER if solver is None else solver
-    adjoint = DEFAULT_ADJOINT if adjoint is None else adjoint
-    check_options(f, solver, adjoint, None)
-    refuse_error("advance", solver)
+    solver, adjoint = choose_methods(f, solver, adjoint)
+    _refuse_error("advance", solver)
     if private.transform_active():
         raise RuntimeError(
             "advance takes no part in transforms of torch.func: its gradient is that of a solution "
@@ -164,9 +216,9 @@ class _Corrected(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.set_materialize_grads(False)
         ctx.equation, ctx.edges, *image = inputs
         ctx.save_for_backward(*image)
-        ctx.set_materialize_grads(False)
 
     @staticmethod
     @boundary
@@ -179,11 +231,7 @@ class _Corrected(torch.autograd.Function):
                 "advance has no second derivative: it takes the state z for a constant, so "
                 "create_graph=True would give a wrong one. Solve instead, with an exact adjoint"
             )
-        if any(g is not None and private.is_batched_gradient(g) for g in grads):
-            raise RuntimeError(
-                "advance has no gradients in batches by is_grads_batched=True or "
-                "torch.autograd.functional.jacobian(vectorize=True): leave the option out"
-            )
+        refuse_batches("advance", grads, "leave the option out")
         image: Leaves = list(ctx.saved_tensors)
         g = fill_missing(grads, image)
         graph = Linearization(image, ctx.edges, [])
@@ -201,8 +249,26 @@ def _single(adjoint: Adjoint) -> Adjoint:
     """The adjoint in use, if one evaluation is enough for it."""
     now = adjoint.now
     if now.follows_path or now.needs_inverse:
-        refuse_adjoint("advance", now)
+        _refuse_adjoint("advance", now)
     return now
+
+
+def _refuse_adjoint(caller: str, adjoint: Adjoint) -> NoReturn:
+    """Raise TypeError for an adjoint that one evaluation is not enough for."""
+    what = "differentiates a path" if adjoint.follows_path else "needs what a solver has learned"
+    raise TypeError(
+        f"{caller} cannot use {adjoint!r}, which {what}: there is one evaluation and no solve. Use "
+        "eq.Implicit(), eq.JacobianFree() or eq.NeumannPhantom(steps=2, damping=1.0)"
+    )
+
+
+def _refuse_error(caller: str, solver: Solver) -> None:
+    """Raise ValueError for a limit on the error where one evaluation is all that is known."""
+    if solver.error is not None:
+        raise ValueError(
+            f"{caller}: error={solver.error:g} can't be judged from one evaluation: leave it out, "
+            "or let fixed_point find the solution"
+        )
 
 
 @torch.no_grad()

@@ -1,11 +1,10 @@
-"""The ways in: `fixed_point`; `attach`, for a solution found elsewhere; `root_find`."""
+"""The ways in: `fixed_point` and `root_find`."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -17,10 +16,9 @@ from equilibria.solve.boundary import AutocastRegion, boundary
 from equilibria.solve.closure import Closure, Function, close_over, warn_of_unsteady
 from equilibria.solve.layout import read_groups
 from equilibria.solve.newton import NewtonKrylov
-from equilibria.solve.path import Unrolled
 from equilibria.solve.problem import Problem
 from equilibria.solve.solution import Record, Solution
-from equilibria.solve.solvers import Picard, Solver
+from equilibria.solve.solvers import Solver
 from equilibria.solve.status import Stats
 from equilibria.solve.tree import (
     Leaves,
@@ -105,10 +103,8 @@ def fixed_point(
 
     Source: Bai et al. 2019, sec. 3 and Theorem 1.
     """
-    solver = DEFAULT_SOLVER if solver is None else solver
-    adjoint = DEFAULT_ADJOINT if adjoint is None else adjoint
     states = _numbers(states)
-    check_options(f, solver, adjoint, warm)
+    solver, adjoint = choose_methods(f, solver, adjoint, warm)
     check_returns(returns)
     adjoint = adjoint.now
     record = Record()
@@ -133,68 +129,6 @@ def fixed_point(
     if warm is not None:
         leaves = _warm_start(warm, leaves, equation.state_spec)
     return _solve(equation, adjoint, leaves, p, record)
-
-
-@boundary
-def attach(
-    f: Callable[..., Tree],
-    z_star: Tree,
-    *operands: Tree,
-    solver: Solver | None = None,
-    adjoint: Adjoint | None = None,
-    coupled: bool | Tensor = False,
-    throw: bool = False,
-    has_aux: bool = False,
-) -> Solution:
-    """Makes a solution that was found elsewhere differentiable: z* = f(z*, *operands).
-
-    For a fixed point by SciPy, bisection, a C library, or a loop of your own: `fixed_point` without
-    the search. f is evaluated once, which measures the residual; the gradients are those of
-    `fixed_point`, at z_star, to any order and under torch.func. How exact they are depends on how
-    close z_star is: see `Implicit`.
-
-    Args:
-        f: as of `fixed_point`.
-        z_star: the solution: a tensor `(batch, ...)` or a tree of such tensors, in float32 or
-            float64. It gets no gradient.
-        operands: as of `fixed_point`.
-        solver: whose rtol, atol and per_row decide the status; default `Auto()`. It has no limit
-            on the error, of which one evaluation tells nothing.
-        adjoint: default `Implicit()`. `Phantom` takes its steps from z_star, and returns where they
-            end.
-        coupled, has_aux: as of `fixed_point`.
-        throw: raise where z_star is not within tolerance, and where a backward solve fails.
-
-    Returns:
-        A `Solution` whose `value` is z_star. `stats.residual` and `status` are measured there:
-        CONVERGED, MAX_EVALS (not within tolerance) or NONFINITE; `stats.evals` is 1.
-
-    Raises:
-        TypeError, ValueError: as `fixed_point`; a solver with `error`; or an adjoint that needs the
-            iterations of a solve (`Unrolled`, `Shine`).
-        SolveError: under `throw`.
-
-    Example:
-        >>> found = scipy.optimize.root(lambda z: z - np.cos(z * a.item()), 1.0).x
-        >>> z = eq.attach(lambda z, a: torch.cos(z * a), torch.from_numpy(found), a).value
-        >>> torch.autograd.grad(z.sum(), a)
-    """
-    solver = DEFAULT_SOLVER if solver is None else solver
-    adjoint = DEFAULT_ADJOINT if adjoint is None else adjoint
-    check_options(f, solver, adjoint, None)
-    if isinstance(adjoint.now, Unrolled) or adjoint.now.needs_inverse:
-        refuse_adjoint("attach", adjoint.now)
-    refuse_error("attach", solver)
-    return fixed_point(
-        _name_caller(f, "attach"),
-        z_star,
-        *operands,
-        solver=replace(Picard(**solver.limits), max_evals=1),
-        adjoint=adjoint,
-        coupled=coupled,
-        throw=throw,
-        has_aux=has_aux,
-    )
 
 
 @boundary
@@ -241,13 +175,13 @@ def root_find(
     """
     if not callable(g):
         raise TypeError(f"g: expected a function of (z, *operands), got {g!r}")
-    function = _name_caller(g, "root_find")
+    function = name_caller(g, "root_find")
     function.is_root = True
     solver = DEFAULT_ROOT_SOLVER if solver is None else solver
     return fixed_point(function, z0, *operands, solver=solver, adjoint=adjoint, **options)
 
 
-def _name_caller(f: Callable[..., Tree], caller: str) -> Function:
+def name_caller(f: Callable[..., Tree], caller: str) -> Function:
     function = close_over(f)
     function = copy.copy(function) if function is f else function
     function.caller = caller
@@ -358,7 +292,14 @@ def _warm_start(warm: Solution, like: Leaves, spec: Any) -> Leaves:
     return [x.detach().to(y) for x, y in zip(leaves, like, strict=True)]
 
 
-def check_options(f: Any, solver: Any, adjoint: Any, warm: Any) -> None:
+def choose_methods(f: Any, solver: Any, adjoint: Any, warm: Any = None) -> tuple[Solver, Adjoint]:
+    """The solver and the adjoint, or the defaults in place of None.
+
+    Raises:
+        TypeError: one of the arguments is of another kind.
+    """
+    solver = DEFAULT_SOLVER if solver is None else solver
+    adjoint = DEFAULT_ADJOINT if adjoint is None else adjoint
     if not callable(f):
         raise TypeError(f"f: expected a function of (z, *operands), got {f!r}")
     if not isinstance(solver, Solver):
@@ -367,30 +308,13 @@ def check_options(f: Any, solver: Any, adjoint: Any, warm: Any) -> None:
         raise TypeError(f"adjoint: expected an adjoint such as eq.Implicit(), got {adjoint!r}")
     if warm is not None and not isinstance(warm, Solution):
         raise TypeError(f"warm: expected an earlier Solution, got {type(warm).__name__}")
+    return solver, adjoint
 
 
 def check_returns(given: Any) -> None:
     """Raise ValueError unless it names an iterate to return."""
     if given not in ("best", "last"):
         raise ValueError(f'returns: expected "best" or "last", got {given!r}')
-
-
-def refuse_adjoint(caller: str, adjoint: Adjoint) -> NoReturn:
-    """Raise TypeError for an adjoint that one evaluation is not enough for."""
-    what = "differentiates a path" if adjoint.follows_path else "needs what a solver has learned"
-    raise TypeError(
-        f"{caller} cannot use {adjoint!r}, which {what}: there is one evaluation and no solve. Use "
-        "eq.Implicit(), eq.JacobianFree() or eq.NeumannPhantom(steps=2, damping=1.0)"
-    )
-
-
-def refuse_error(caller: str, solver: Solver) -> None:
-    """Raise ValueError for a limit on the error where one evaluation is all that is known."""
-    if solver.error is not None:
-        raise ValueError(
-            f"{caller}: error={solver.error:g} can't be judged from one evaluation: leave it out, "
-            "or let fixed_point find the solution"
-        )
 
 
 def _numbers(states: Any) -> tuple[int, ...]:

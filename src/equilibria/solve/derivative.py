@@ -36,6 +36,15 @@ def fill_missing(found: Sequence[Tensor | None], like: Sequence[Tensor]) -> Leav
     ]
 
 
+def refuse_batches(what: str, grads: Sequence[Tensor | None], advice: str) -> None:
+    """Raise RuntimeError for batches of gradients in one, as torch's older vmap makes them."""
+    if any(g is not None and private.is_batched_gradient(g) for g in grads):
+        raise RuntimeError(
+            f"{what} has no gradients in batches by is_grads_batched=True or "
+            f"torch.autograd.functional.jacobian(vectorize=True): {advice}"
+        )
+
+
 def pullback(function: Function, primals: Leaves, cotangents: Leaves) -> Leaves:
     """J^T c at `primals`, differentiable in everything that it depends on, with zeros for a primal
     that the function does not use."""

@@ -247,14 +247,12 @@ class Observer:
             running: which of them have not finished.
             index: of the samples in the batch, among all; None: all.
         """
-        rows = [row.detach() for row in (*point.residual, *point.f)]
-        leaves = len(point.f)
-        each = relative_by_leaf(rows[:leaves], rows[leaves:])
+        each = relative_by_leaf(point.residual, point.f).detach()
         relative = torch.where(running, relative, math.nan)
         each = torch.where(running, each, math.nan)
         if index is not None:
             relative = relative.new_full((self.samples,), math.nan).index_copy(0, index, relative)
-            empty = each.new_full((leaves, self.samples), math.nan)
+            empty = each.new_full((len(each), self.samples), math.nan)
             each = empty.index_copy(1, index, each)
         self._relative.append(relative)
         self._by_leaf.append(each)

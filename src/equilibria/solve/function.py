@@ -21,7 +21,7 @@ from torch import Tensor
 from equilibria.solve import private
 from equilibria.solve.boundary import boundary
 from equilibria.solve.capture import capture
-from equilibria.solve.derivative import fill_missing, pushforward, sparse_pullback
+from equilibria.solve.derivative import fill_missing, pushforward, refuse_batches, sparse_pullback
 from equilibria.solve.equation import Axes, Equation, Place
 from equilibria.solve.loop import Run
 from equilibria.solve.problem import Problem
@@ -83,12 +83,8 @@ class FixedPoint(torch.autograd.Function):
         nothing: list[Tensor | None] = [None] * (2 + n + m)
         if all(g is None for g in grads[:n]) or not any(needed):
             return (*nothing, *[None] * len(needed))
-        if any(g is not None and private.is_batched_gradient(g) for g in grads[:n]):
-            raise RuntimeError(
-                "a fixed point has no gradients in batches by is_grads_batched=True or "
-                "torch.autograd.functional.jacobian(vectorize=True): use torch.func.jacrev or "
-                "torch.func.vmap, or leave the option out"
-            )
+        advice = "use torch.func.jacrev or torch.func.vmap, or leave the option out"
+        refuse_batches("a fixed point", grads[:n], advice)
         status, reason, evals, residual, *saved = [private.alive(x) for x in ctx.saved_tensors]
         z, p = saved[:n], saved[n:]
         equation.report_unsolved(status, reason, residual)

@@ -97,7 +97,6 @@ class LinearSolver(Limits, abc.ABC):
             trust: the method's own estimate of the residual will do, where measuring it would take
                 a product more. Status and residual are then estimates too.
         """
-        foreign = is_foreign(self)
         least = self.min_products(sum(row.shape[1] for row in g))
         goal = Goal.of(self.rtol if rtol is None else rtol, self.atol, g, self.error)
         size = goal.reference.size
@@ -128,7 +127,7 @@ class LinearSolver(Limits, abc.ABC):
                 if not private.some(running):
                     break
             proposed: Any = self.cycle(product, now, goal, left, running)
-            if foreign:
+            if is_foreign(self):
                 self._check(proposed, now, left, running)
             proposal, used, size = proposed
             if not every:

@@ -85,17 +85,8 @@ def iterate(
     monitor = Monitor(solver, stepper, z, terms)
     outcome = monitor.outcome
     stepper.error_ratio = monitor.error_ratio()
-    # Who asks for every evaluation is told at once; and an inverse is to learn nothing from steps
-    # after a sample's last.
-    at_once = (
-        private.free_to_read(z[0])
-        or steps_on
-        or terms.trace
-        or states
-        or keeps_inverse
-        or stepper.looks_around
-        or monitor.judge.criterion.by_part
-    )
+    # An inverse is to learn nothing from steps after a sample's last.
+    at_once = bool(states) or keeps_inverse or _looks_at_once(monitor, z)
     observe = monitor.observe if at_once else Deferred(monitor).observe
     while True:
         image = evaluate(z) if f is None else f
@@ -117,7 +108,8 @@ def iterate(
             after = choose(monitor.moves, proposal, monitor.answer[0])
         if noted:
             recorded[monitor.evals] = outcome.among_all(after)
-        z = after if steps_on else outcome.freeze(proposal, point.f)
+        frozen = outcome.finished is not None and not steps_on
+        z = outcome.freeze(proposal, point.f) if frozen else after
         if done:
             break
         if leave is not None and monitor.few_running():
@@ -148,6 +140,17 @@ def _start(solver: Solver, terms: Terms, jacobian: Jacobian | None) -> Stepper:
         raise TypeError(f"{type(solver).__name__}.start returned {stepper!r}: expected a Stepper")
     stepper.layout = terms.layout
     return stepper
+
+
+def _looks_at_once(monitor: Monitor, z: Rows) -> bool:
+    """Is every evaluation asked for, or can it be looked at without waiting for a device?"""
+    return (
+        private.free_to_read(z[0])
+        or monitor.returns == "next"
+        or monitor.terms.trace
+        or monitor.stepper.looks_around
+        or monitor.judge.criterion.by_part
+    )
 
 
 def _drop(stepper: Stepper, index: Tensor) -> None:

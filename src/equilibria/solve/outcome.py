@@ -164,8 +164,7 @@ class Outcome:
             z: the method's next iterate.
             f: what the function has returned. It may be somebody's, so it is never written to.
         """
-        if self.finished is None:
-            return z
+        assert self.finished is not None
         index, rows = self.finished
         return [
             new.index_copy(0, index, at)

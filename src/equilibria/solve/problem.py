@@ -99,6 +99,10 @@ class Problem(UserMap):
         **how: Any,
     ) -> Run:
         """Runs the solver on `evaluate`; `how` as `iterate` takes it."""
+        # What the record of a warm start says, in the units of the rows.
+        size = None if self.record is None else self.record.size
+        if size is not None and layout.unit is not None:
+            size = size / layout.unit.squeeze(1)
         with without_autocast(self.autocast.device):
             run = iterate(
                 self.solver.no_finer_than(self.floor),
@@ -110,7 +114,7 @@ class Problem(UserMap):
                     tracked=tracked,
                     returns=self.returns,
                     exactly=exactly,
-                    before=self._size_before(layout),
+                    before=size,
                     layout=layout,
                 ),
                 states=self.states,
@@ -127,11 +131,6 @@ class Problem(UserMap):
                 "solver, not in f. Or limit the error, as in eq.Auto(error=1e-2), or tighten rtol"
             )
         return run
-
-    def _size_before(self, layout: Layout) -> Tensor | None:
-        """What the record of a warm start says, in the units of the rows."""
-        size = None if self.record is None else self.record.size
-        return size if size is None or layout.unit is None else size / layout.unit.squeeze(1)
 
     @override
     def require_same(self, z: Leaves, value: Leaves, residual: Tensor | None = None) -> None:
