@@ -29,7 +29,7 @@ def field(seed: int = 0, masked: bool = False) -> FlowField:
 
 @pytest.mark.parametrize("masked", [False, True], ids=["dense", "masked"])
 @pytest.mark.parametrize(("suffix", "step"), [("flo", 0.0), ("PFM", 0.0), ("png", 1 / 64)])
-def test_what_is_written_is_read(tmp_path: Path, suffix: str, step: float, masked: bool) -> None:
+def test_what_is_written_is_read(tmp_path, suffix, step, masked):
     path, given = tmp_path / f"a.{suffix}", field(masked=masked)
     write_flow(path, FlowField(given.flow.clone().requires_grad_(), given.valid))
     found = read_flow(path)
@@ -38,7 +38,7 @@ def test_what_is_written_is_read(tmp_path: Path, suffix: str, step: float, maske
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
-def test_flo_as_its_authors_describe_it(tmp_path: Path) -> None:
+def test_flo_as_its_authors_describe_it(tmp_path):
     path = tmp_path / "a.flo"
     values = [1.0, 2.0, -3.5, 4.0, 1e10, 0.0, 7.0, 8.0, 9.0, -10.0, 2e9, 2e9]
     path.write_bytes(b"PIEH" + struct.pack("<ii12f", 3, 2, *values))
@@ -51,7 +51,7 @@ def test_flo_as_its_authors_describe_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["<", ">"], ids=["little", "big"])
-def test_pfm_of_either_byte_order(tmp_path: Path, order: str) -> None:
+def test_pfm_of_either_byte_order(tmp_path, order):
     path = tmp_path / "a.pfm"
     values = np.arange(18, dtype=np.float32).reshape(2, 3, 3)
     head = f"PF\n3 2\n{'-1.0' if order == '<' else '1'}\n"
@@ -66,7 +66,7 @@ def test_pfm_of_either_byte_order(tmp_path: Path, order: str) -> None:
         read_flow(path)
 
 
-def test_kitti_numbers(tmp_path: Path) -> None:
+def test_kitti_numbers(tmp_path):
     path = tmp_path / "a.png"
     pixels = np.zeros((1, 3, 3), np.uint16)
     pixels[0, 0], pixels[0, 1] = (32768 + 64, 32768 - 32, 1), (0, 65535, 1)
@@ -80,7 +80,7 @@ def test_kitti_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flow", [512.0, -512.1, 511.999])
-def test_flow_that_kitti_cannot_hold(tmp_path: Path, flow: float) -> None:
+def test_flow_that_kitti_cannot_hold(tmp_path, flow):
     path = tmp_path / "a.png"
     path.write_bytes(b"before")
     large = torch.zeros(2, 2, 2)
@@ -116,7 +116,7 @@ def smooth(height: int, width: int) -> np.ndarray:
     return (np.stack([900 * x, 700 * y, 500 * (x + y)], 2) + noise).astype(np.uint16)
 
 
-def test_png_as_another_decoder_reads_it(tmp_path: Path) -> None:
+def test_png_as_another_decoder_reads_it(tmp_path):
     pixels = smooth(11, 8)
     formats.write_png16(tmp_path / "a.png", pixels)
     assert np.array_equal(formats.read_png16(tmp_path / "a.png"), pixels)
@@ -139,11 +139,7 @@ DAMAGED = {
         b"PIEH" + struct.pack("<ii3f", 1, 2, 1, 2, 3),
         r"is truncated: 12 bytes follow its header, expected 16 for 2 x 1 pixels",
     ),
-    "flo-long": (
-        "a.flo",
-        b"PIEH" + NONE + b"\0",
-        r"is too long: 9 bytes or more follow .* 8",
-    ),
+    "flo-long": ("a.flo", b"PIEH" + NONE + b"\0", r"is too long: 9 bytes or more follow .* 8"),
     "flo-size": ("a.flo", b"PIEH" + struct.pack("<ii", 0, 3), r"says that it has 3 x 0 pixels"),
     "flo-negative": ("a.flo", b"PIEH" + struct.pack("<ii", 4, -3), r"has -3 x 4 pixels"),
     "flo-huge": ("a.flo", b"PIEH" + struct.pack("<ii", 1 << 30, 1 << 30), r"at most 64,000,000"),
@@ -186,7 +182,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize(("name", "stored", "message"), DAMAGED.values(), ids=DAMAGED)
-def test_damage_is_named(tmp_path: Path, name: str, stored: bytes, message: str) -> None:
+def test_damage_is_named(tmp_path, name, stored, message):
     path = tmp_path / name
     path.write_bytes(stored)
     with pytest.raises(DataError, match=message) as error:
@@ -194,7 +190,7 @@ def test_damage_is_named(tmp_path: Path, name: str, stored: bytes, message: str)
     assert str(path) in str(error.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there(tmp_path):
     for suffix in ("flo", "flo.xz", "pfm", "png"):
         with pytest.raises(DataError, match=r"a\.\w+.* cannot be read: No such file"):
             read_flow(tmp_path / f"a.{suffix}")
@@ -202,9 +198,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         write_flow(tmp_path / "a.flo.xz", field())
 
 
-def test_little_that_unpacks_to_much_is_not_unpacked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_little_that_unpacks_to_much_is_not_unpacked(tmp_path, monkeypatch):
     path = tmp_path / "a.flo.xz"
     head = b"PIEH" + struct.pack("<ii", 2, 2)
     path.write_bytes(lzma.compress(head + bytes(5_000_000)))
@@ -224,9 +218,7 @@ def test_little_that_unpacks_to_much_is_not_unpacked(
 
 
 @pytest.mark.parametrize("suffix", ["flo", "pfm", "png"])
-def test_a_full_disk_leaves_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
-) -> None:
+def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch, suffix):
     path = tmp_path / f"a.{suffix}"
     write_flow(path, field())
     before = path.read_bytes()
@@ -253,12 +245,12 @@ FIELDS = {
 
 
 @pytest.mark.parametrize(("flow", "valid", "message"), FIELDS.values(), ids=FIELDS)
-def test_what_is_no_field(flow: torch.Tensor, valid: torch.Tensor, message: str) -> None:
+def test_what_is_no_field(flow, valid, message):
     with pytest.raises(ValueError, match=message):
         FlowField(flow, valid)
 
 
-def test_nan_does_not_matter_where_nothing_is_known(tmp_path: Path) -> None:
+def test_nan_does_not_matter_where_nothing_is_known(tmp_path):
     flow, valid = torch.zeros(2, 2, 2), torch.tensor([[True, False], [True, True]])
     flow[0, 0, 1] = float("nan")
     for suffix in ("flo", "pfm", "png"):

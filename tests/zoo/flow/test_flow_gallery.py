@@ -2,7 +2,6 @@
 
 import io
 import json
-from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -25,7 +24,7 @@ FLOW = {
 }
 
 
-def test_flow_is_shown_with_its_error_and_what_still_moves(tmp_path: Path) -> None:
+def test_flow_is_shown_with_its_error_and_what_still_moves(tmp_path):
     (tmp_path / "flow.yaml").write_text(json.dumps(FLOW))
     assert main(["train", str(tmp_path / "flow.yaml"), "--out", str(tmp_path / "run")]) == 0
     assert gallery.has_pictures(run.Folder(tmp_path / "run"))

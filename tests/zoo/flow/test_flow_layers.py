@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -65,7 +64,7 @@ def edges(flow: Tensor) -> Tensor:
 # --- the flow is exact ---------------------------------------------------------------------------
 
 
-def test_a_background_that_moves_by_whole_pixels() -> None:
+def test_a_background_that_moves_by_whole_pixels():
     drawn = scenes(4, Motion(shapes=(0, 0)))
     forward, backward = (np.broadcast_to(np.eye(2, 3), (4, 1, 2, 3)).copy() for _ in range(2))
     forward[..., 2], backward[..., 2] = (5, -3), (-5, 3)
@@ -79,7 +78,7 @@ def test_a_background_that_moves_by_whole_pixels() -> None:
 
 
 @pytest.mark.parametrize("turn", [0.0, 25.0], ids=["shift", "turn"])
-def test_the_second_image_warped_back_is_the_first(turn: float) -> None:
+def test_the_second_image_warped_back_is_the_first(turn):
     drawn = scenes(12, Motion(turn=turn, zoom=0.2 if turn else 0.0))
     first, second, flow = rendered.render(drawn, SIZE, PHOTOGRAPHS)
     # A mixture of two layers at an edge of the second image is none in the first.
@@ -93,7 +92,7 @@ def test_the_second_image_warped_back_is_the_first(turn: float) -> None:
     assert error.quantile(0.99) < 3
 
 
-def test_what_is_hidden() -> None:
+def test_what_is_hidden():
     """Layers of one colour each: the second image tells which of them is seen where."""
     drawn = scenes(20, Motion())
     color = np.zeros_like(drawn.color)
@@ -113,7 +112,7 @@ def test_what_is_hidden() -> None:
     assert hidden[pure].float().mean() > 0.02 and pure.float().mean() > 0.5
 
 
-def test_edges_are_antialiased() -> None:
+def test_edges_are_antialiased():
     drawn = draw([(7, 0, k) for k in range(12)], (90, 120), Motion(shapes=(1, 1)), SURFACES)
     local, outline = drawn.local[:, 1], drawn.outline[:, 1]
     y, x = torch.arange(-90.0, 180.0)[:, None], torch.arange(-90.0, 210.0)
@@ -128,14 +127,14 @@ def test_edges_are_antialiased() -> None:
     assert len(HARMONICS) == outline.shape[1]
 
 
-def test_no_motion_is_no_flow() -> None:
+def test_no_motion_is_no_flow():
     still = Layers(photographs=PHOTOGRAPHS, shape=SIZE, motion=Motion(shift=0, turn=0, zoom=0))
     first, second, flow, valid = still.batch(torch.arange(3))
     assert (first.int() - second.int()).abs().max() <= 1
     assert flow.abs().max() < 1e-4 and valid.all()
 
 
-def test_sizes_of_motion() -> None:
+def test_sizes_of_motion():
     motion = Motion(shift=11.0, turn=0, zoom=0, shapes=(0, 0))
     flow = Layers(photographs=PHOTOGRAPHS, shape=(16, 16), motion=motion).batch(torch.arange(900))[
         2
@@ -147,7 +146,7 @@ def test_sizes_of_motion() -> None:
     assert 6 < usual.flow.norm(dim=1).mean() < 10
 
 
-def test_details_of_photographs() -> None:
+def test_details_of_photographs():
     image = np.zeros((3, 24, 40), np.uint8)
     image[:, :, 16:24] = 100 * (np.arange(8) % 2)
     found = PhotographDetail.of(image)
@@ -156,7 +155,7 @@ def test_details_of_photographs() -> None:
     assert found.details(low, high).tolist() == [0, 100, 50, 20, 0]
 
 
-def test_layers_show_details_where_there_are_some() -> None:
+def test_layers_show_details_where_there_are_some():
     noise = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 80, 90), np.uint8))
     flat = torch.full((3, 80, 90), 30, dtype=torch.uint8)
     pairs = Layers(photographs=(flat, noise), shape=SIZE).batch(torch.arange(40))
@@ -172,7 +171,7 @@ def alike(one: Tensor, other: Tensor) -> bool:
     return bool((one.int() - other.int()).abs().max() <= 1)  # rounding
 
 
-def test_a_pair_does_not_depend_on_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pair_does_not_depend_on_its_batch(monkeypatch):
     layers = Layers(photographs=PHOTOGRAPHS, shape=SIZE)
     many = layers.batch(torch.tensor([5, 0, 7, 7]))
     for row, place in enumerate((5, 0, 7)):
@@ -188,14 +187,14 @@ def test_a_pair_does_not_depend_on_its_batch(monkeypatch: pytest.MonkeyPatch) ->
     assert hidden.shape == (3, *SIZE) and hidden.any()
 
 
-def test_other_seeds_and_parts_are_other_pairs() -> None:
+def test_other_seeds_and_parts_are_other_pairs():
     known = Layers(photographs=PHOTOGRAPHS, shape=SIZE)
     for other in (dataclasses.replace(known, seed=1), dataclasses.replace(known, part=1)):
         assert (other.pair(0).flow - known.pair(0).flow).abs().mean() > 1
     assert (known.pair(1).flow - known.pair(0).flow).abs().mean() > 1
 
 
-def test_the_pairs_stay_the_same() -> None:
+def test_the_pairs_stay_the_same():
     """Every machine and every version draws these; others need another `_FORMAT`."""
     flow = Layers(photographs=PHOTOGRAPHS, shape=SIZE).batch(torch.arange(2)).flow
     means = flow.mean((2, 3)).flatten()
@@ -208,7 +207,7 @@ MEANS = (1.56576, -3.75807, 3.19950, 4.21619)
 # --- the data set --------------------------------------------------------------------------------
 
 
-def test_it_needs_no_download(cache: Path) -> None:
+def test_it_needs_no_download(cache):
     found = load("layers", download=False, kind=FlowSet, count=20, test=4, seed=3, size=SIZE)
     assert "layers" in available(FlowSet) and (len(found.train), len(found.test)) == (20, 4)
     assert found.title == "layers (scikit-learn's photographs)" and not found.seen
@@ -232,7 +231,7 @@ def test_it_needs_no_download(cache: Path) -> None:
     assert error < 0.4 * (second - first).abs().mean(1)[visible].mean()
 
 
-def test_photographs_of_a_folder(tmp_path: Path, cache: Path) -> None:
+def test_photographs_of_a_folder(tmp_path, cache):
     folder = tmp_path / "views"
     folder.mkdir()
     for k, size in enumerate(((40, 120), (600, 1200))):
@@ -257,7 +256,7 @@ def test_photographs_of_a_folder(tmp_path: Path, cache: Path) -> None:
         load("layers", photographs="camwid")
 
 
-def test_photographs_of_a_data_set(cache: Path) -> None:
+def test_photographs_of_a_data_set(cache):
     found = photographs.find("shapes")
     assert found.title == "shapes (drawn)" and found.train[0].shape == (3, 48, 64)
     assert (len(found.train), len(found.test)) == (200, 100)
@@ -269,9 +268,7 @@ def test_photographs_of_a_data_set(cache: Path) -> None:
     assert many.batch(torch.arange(30)).first.float().std() > 20
 
 
-def test_photographs_of_a_data_set_that_is_tested_on_its_training_images(
-    tmp_path: Path, cache: Path
-) -> None:
+def test_photographs_of_a_data_set_that_is_tested_on_its_training_images(tmp_path, cache):
     training = tmp_path / "kitti" / "training"
     (training / "flow_occ").mkdir(parents=True)
     (training / "image_2").mkdir()
@@ -284,9 +281,7 @@ def test_photographs_of_a_data_set_that_is_tested_on_its_training_images(
     assert torch.equal(found.test[0], image[:, :, 66:])
 
 
-def test_photographs_that_take_too_much_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_photographs_that_take_too_much_memory(tmp_path, monkeypatch):
     Image.new("RGB", (120, 40)).save(tmp_path / "a.png")
     monkeypatch.setattr(photographs, "MEMORY", 10_000)
     with pytest.raises(DataError, match="take more than 10,000 bytes of memory"):
@@ -310,7 +305,7 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize(("options", "message"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_numbers_that_are_impossible(options: dict[str, object], message: str) -> None:
+def test_numbers_that_are_impossible(options, message):
     with pytest.raises(ValueError, match=message):
         load("layers", **options)
     with pytest.raises(ValueError, match="at least one photograph"):

@@ -44,7 +44,7 @@ def text(html: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", html).split())
 
 
-def test_flow_stands_beside_its_error_and_what_still_moves() -> None:
+def test_flow_stands_beside_its_error_and_what_still_moves():
     html = page([run(gallery=drives("moves"))])
     assert html.count("<img ") == 6 and "--columns: 3" in html
     said = text(html)

@@ -19,7 +19,7 @@ SIZE = (6, 8)
 
 
 @pytest.fixture(autouse=True)
-def _cache(cache: Path) -> None:
+def _cache(cache):
     """Nothing is found but what a test has written."""
 
 
@@ -63,7 +63,7 @@ def chairs(root: Path) -> Path:
     return release
 
 
-def test_chairs(tmp_path: Path) -> None:
+def test_chairs(tmp_path):
     release = chairs(tmp_path)
     for place in (tmp_path, release):
         found = read("chairs", place)
@@ -78,7 +78,7 @@ def test_chairs(tmp_path: Path) -> None:
     assert len(read("chairs", tmp_path).test) == 2
 
 
-def test_chairs_without_their_split(tmp_path: Path) -> None:
+def test_chairs_without_their_split(tmp_path):
     release = chairs(tmp_path)
     split = release / "chairs_split.txt"
     split.write_text("1\n2\n1\n")
@@ -108,7 +108,7 @@ def things(root: Path) -> Path:
     return folder
 
 
-def test_things(tmp_path: Path) -> None:
+def test_things(tmp_path):
     folder = things(tmp_path)
     clean = read("things", tmp_path, render="clean")
     assert names(clean.train) == [
@@ -151,7 +151,7 @@ def sintel(root: Path) -> Path:
     return training
 
 
-def test_sintel(tmp_path: Path) -> None:
+def test_sintel(tmp_path):
     training = sintel(tmp_path)
     found = read("sintel", tmp_path, render="final")
     assert names(found.test) == [
@@ -174,7 +174,7 @@ def test_sintel(tmp_path: Path) -> None:
         read("sintel", tmp_path)
 
 
-def test_a_sample_of_sintel(tmp_path: Path) -> None:
+def test_a_sample_of_sintel(tmp_path):
     root = tmp_path / "sintel_flow"
     rows = []
     for name in ("cave_clean", "cave_final"):
@@ -216,7 +216,7 @@ def test_a_sample_of_sintel(tmp_path: Path) -> None:
             read("sintel", tmp_path, render="clean")
 
 
-def test_kitti(tmp_path: Path) -> None:
+def test_kitti(tmp_path):
     training = tmp_path / "kitti" / "training"
     for number, size in enumerate((SIZE, (7, 9))):
         for k in (10, 11):
@@ -242,7 +242,7 @@ def test_kitti(tmp_path: Path) -> None:
         read("kitti", tmp_path)
 
 
-def test_hd1k(tmp_path: Path) -> None:
+def test_hd1k(tmp_path):
     root = tmp_path / "HD1K"
     for sequence, frames in (("000000", 3), ("000005", 2)):
         for frame in range(frames):
@@ -259,7 +259,7 @@ def test_hd1k(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["chairs", "things", "sintel", "kitti", "hd1k"])
-def test_how_to_get_what_is_not_there(tmp_path: Path, name: str) -> None:
+def test_how_to_get_what_is_not_there(tmp_path, name):
     with pytest.raises(DataError, match=rf"{name}: .* was not found in .*https?://.*--data-dir"):
         load(name, tmp_path, kind=FlowSet)
 
@@ -275,7 +275,7 @@ def own(root: Path, count: int = 3, suffix: str = "flo") -> Path:
     return root
 
 
-def test_a_folder_of_pairs(tmp_path: Path) -> None:
+def test_a_folder_of_pairs(tmp_path):
     root = own(tmp_path / "walks", 12)
     packed = root / "flow" / "3.flo"
     packed.with_name("3.flo.xz").write_bytes(lzma.compress(packed.read_bytes()))
@@ -297,7 +297,7 @@ def test_a_folder_of_pairs(tmp_path: Path) -> None:
     assert read(str(root)).checksum != before
 
 
-def test_a_folder_with_parts(tmp_path: Path) -> None:
+def test_a_folder_with_parts(tmp_path):
     root = tmp_path / "walks"
     own(root / "train", 2, "pfm")
     with pytest.raises(DataError, match="has a folder train but neither test nor val"):
@@ -360,18 +360,13 @@ BAD_PAIRS = {
     "broken": (broken, r"first/1\.png is damaged"),
     "size": (another_size, r"second/1\.jpg has 6 x 9 pixels .*first/1\.png has 6 x 8: the im"),
     "flow size": (another_flow, r"flow/1\.flo has 8 x 6 pixels .*first/1\.png has 6 x 8: the im"),
-    "truncated": (
-        truncated,
-        r"flow/1\.flo is truncated: 383 bytes .*, expected 384",
-    ),
+    "truncated": (truncated, r"flow/1\.flo is truncated: 383 bytes .*, expected 384"),
     "gone": (without("flow/1.flo"), r"flow/1\.flo cannot be read: No such file"),
 }
 
 
 @pytest.mark.parametrize(("spoil", "message"), BAD_PAIRS.values(), ids=BAD_PAIRS)
-def test_a_bad_pair_is_named_when_it_is_read(
-    tmp_path: Path, spoil: Callable[[Path], None], message: str
-) -> None:
+def test_a_bad_pair_is_named_when_it_is_read(tmp_path, spoil, message):
     root = own(tmp_path / "walks")
     if spoil is not gray:  # files are opened when they are used
         found = read(str(root), whole=True)
@@ -384,7 +379,7 @@ def test_a_bad_pair_is_named_when_it_is_read(
         found.test.pair(1)
 
 
-def test_a_mask_that_leaves_nothing(tmp_path: Path) -> None:
+def test_a_mask_that_leaves_nothing(tmp_path):
     training = sintel(tmp_path)
     path = training / "invalid" / "alley_1" / "frame_0001.png"
     Image.fromarray(np.full(SIZE, 255, np.uint8)).save(path)
@@ -435,14 +430,14 @@ BAD_FOLDERS = {
 
 
 @pytest.mark.parametrize(("spoil", "message"), BAD_FOLDERS.values(), ids=BAD_FOLDERS)
-def test_a_bad_folder(tmp_path: Path, spoil: Callable[[Path], None], message: str) -> None:
+def test_a_bad_folder(tmp_path, spoil, message):
     root = own(tmp_path / "walks")
     spoil(root)
     with pytest.raises(DataError, match=message):
         read(str(root))
 
 
-def test_a_single_pair_cannot_be_split(tmp_path: Path) -> None:
+def test_a_single_pair_cannot_be_split(tmp_path):
     root = own(tmp_path / "walks", 1)
     with pytest.raises(DataError, match="has a single pair: expected at least one for training"):
         read(str(root))
@@ -453,7 +448,7 @@ def test_a_single_pair_cannot_be_split(tmp_path: Path) -> None:
 
 
 @pytest.mark.data
-def test_the_sample_of_sintel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sample_of_sintel(monkeypatch):
     monkeypatch.undo()
     try:
         with pytest.warns(UserWarning, match="sample"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from mutations import FUZZ, bounded, mutated, put
@@ -16,7 +14,7 @@ from equilibria.zoo.flow.data.formats import read_flow
 @FUZZ
 @given(content=mutated(*RIGHT.values()))
 @pytest.mark.parametrize("ending", [".flo", ".pfm", ".png", ".flo.xz"])
-def test_flows(root: Path, ending: str, content: bytes) -> None:
+def test_flows(root, ending, content):
     path = put(root / f"a{ending}", content)
     with bounded(len(content)):
         try:

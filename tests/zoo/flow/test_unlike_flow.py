@@ -6,7 +6,6 @@ import io
 import lzma
 import struct
 import zlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,14 +83,14 @@ WRONG = {  # what is cut or damaged is in test_flow_files
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_every_make_of_flow(tmp_path: Path, name: str) -> None:
+def test_every_make_of_flow(tmp_path, name):
     (tmp_path / name).write_bytes(RIGHT[name])
     found = read_flow(tmp_path / name)
     assert np.array_equal(found.flow, FLOW) and found.valid.all()
 
 
 @pytest.mark.parametrize(("name", "content"), [("a.flo", flo(LOST)), ("a.pfm", pfm(values=LOST))])
-def test_what_is_unknown_is_not_valid(tmp_path: Path, name: str, content: bytes) -> None:
+def test_what_is_unknown_is_not_valid(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     found = read_flow(tmp_path / name)
     assert found.valid.tolist() == [[True, True], [True, False]]
@@ -99,7 +98,7 @@ def test_what_is_unknown_is_not_valid(tmp_path: Path, name: str, content: bytes)
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_flow_that_is_refused(tmp_path: Path, name: str) -> None:
+def test_flow_that_is_refused(tmp_path, name):
     content, message = WRONG[name]
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:

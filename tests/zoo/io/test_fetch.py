@@ -4,14 +4,13 @@ import hashlib
 import os
 import random
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from equilibria.run.data import DataError
 from equilibria.zoo.io.download import fetch
-from file_server import FileServer, serving
+from file_server import serving
 
 CONTENT = random.Random(0).randbytes(700_000)
 MD5 = f"md5:{hashlib.md5(CONTENT).hexdigest()}"
@@ -19,14 +18,14 @@ SHA256 = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
 
 
 @pytest.fixture
-def server() -> Iterator[FileServer]:
+def server():
     with serving() as server:
         server.files["file"] = CONTENT
         yield server
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "folder" / "file"
 
 
@@ -36,7 +35,7 @@ def leftovers(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("checksum", [None, MD5, SHA256, MD5.upper().replace("MD5", "md5")])
-def test_downloads_once(server: FileServer, path: Path, checksum: str | None) -> None:
+def test_downloads_once(server, path, checksum):
     for _ in range(2):
         assert fetch(server.url("file"), path, checksum=checksum) == path
     assert path.read_bytes() == CONTENT
@@ -44,7 +43,7 @@ def test_downloads_once(server: FileServer, path: Path, checksum: str | None) ->
     assert leftovers(path) == {"file"}
 
 
-def test_goes_on_where_a_transfer_broke_off(server: FileServer, path: Path) -> None:
+def test_goes_on_where_a_transfer_broke_off(server, path):
     server.break_next, server.broken_at = 2, 100_000
     fetch(server.url("file"), path, checksum=MD5)
     assert path.read_bytes() == CONTENT
@@ -52,7 +51,7 @@ def test_goes_on_where_a_transfer_broke_off(server: FileServer, path: Path) -> N
     assert wanted == [None, "bytes=100000-", "bytes=200000-"]
 
 
-def test_truncated_is_an_error_and_a_later_call_goes_on(server: FileServer, path: Path) -> None:
+def test_truncated_is_an_error_and_a_later_call_goes_on(server, path):
     server.break_next, server.broken_at = 2, 1000
     with pytest.raises(DataError, match="truncated: 2000 of 700000 bytes arrived"):
         fetch(server.url("file"), path, checksum=MD5, attempts=2)
@@ -62,14 +61,14 @@ def test_truncated_is_an_error_and_a_later_call_goes_on(server: FileServer, path
     assert server.requests[-1] == ("/file", "bytes=2000-")
 
 
-def test_a_server_without_ranges_begins_anew(server: FileServer, path: Path) -> None:
+def test_a_server_without_ranges_begins_anew(server, path):
     server.ranges = False
     server.break_next, server.broken_at = 1, 1000
     fetch(server.url("file"), path, checksum=MD5)
     assert path.read_bytes() == CONTENT
 
 
-def test_a_complete_part_needs_no_transfer(server: FileServer, path: Path) -> None:
+def test_a_complete_part_needs_no_transfer(server, path):
     path.parent.mkdir()
     path.with_name("file.part").write_bytes(CONTENT)
     fetch(server.url("file"), path, checksum=MD5)
@@ -77,30 +76,28 @@ def test_a_complete_part_needs_no_transfer(server: FileServer, path: Path) -> No
 
 
 @pytest.mark.parametrize("length", [10, 700_000, 800_000])
-def test_the_part_of_another_file_is_thrown_away(
-    server: FileServer, path: Path, length: int
-) -> None:
+def test_the_part_of_another_file_is_thrown_away(server, path, length):
     path.parent.mkdir()
     path.with_name("file.part").write_bytes(b"?" * length)
     fetch(server.url("file"), path, checksum=MD5)
     assert path.read_bytes() == CONTENT
 
 
-def test_without_a_checksum_an_old_part_is_not_trusted(server: FileServer, path: Path) -> None:
+def test_without_a_checksum_an_old_part_is_not_trusted(server, path):
     path.parent.mkdir()
     path.with_name("file.part").write_bytes(b"?" * 10)
     fetch(server.url("file"), path)
     assert path.read_bytes() == CONTENT
 
 
-def test_wrong_checksum(server: FileServer, path: Path) -> None:
+def test_wrong_checksum(server, path):
     with pytest.raises(DataError, match=f"its md5 is {MD5[4:]}, expected 0123"):
         fetch(server.url("file"), path, checksum="md5:0123")
     assert leftovers(path) == set()
     assert len(server.requests) == 1  # the same bytes would come again
 
 
-def test_a_damaged_file_in_place_is_named_and_kept(server: FileServer, path: Path) -> None:
+def test_a_damaged_file_in_place_is_named_and_kept(server, path):
     path.parent.mkdir()
     path.write_bytes(b"mine")
     with pytest.raises(DataError, match=r"file is damaged .*delete it"):
@@ -109,7 +106,7 @@ def test_a_damaged_file_in_place_is_named_and_kept(server: FileServer, path: Pat
     assert server.requests == []
 
 
-def test_not_found_is_not_asked_again(server: FileServer, path: Path) -> None:
+def test_not_found_is_not_asked_again(server, path):
     with pytest.raises(DataError, match="HTTP 404") as caught:
         fetch(server.url("other"), path)
     assert len(server.requests) == 1
@@ -118,19 +115,19 @@ def test_not_found_is_not_asked_again(server: FileServer, path: Path) -> None:
     assert leftovers(path) == set()
 
 
-def test_the_next_address_is_tried(server: FileServer, path: Path) -> None:
+def test_the_next_address_is_tried(server, path):
     fetch([server.url("other"), server.url("file")], path, checksum=MD5)
     assert path.read_bytes() == CONTENT
     assert [name for name, _ in server.requests] == ["/other", "/file"]
 
 
-def test_a_busy_server_is_asked_again(server: FileServer, path: Path) -> None:
+def test_a_busy_server_is_asked_again(server, path):
     server.failures = 2
     fetch(server.url("file"), path, checksum=MD5)
     assert path.read_bytes() == CONTENT
 
 
-def test_nobody_answers(path: Path) -> None:
+def test_nobody_answers(path):
     with serving() as server:
         url = server.url("file")
     with pytest.raises(DataError, match="no answer"):
@@ -138,7 +135,7 @@ def test_nobody_answers(path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_disk_full(server: FileServer, path: Path) -> None:
+def test_disk_full(server, path):
     path.parent.mkdir()
     path.with_name("file.part").symlink_to("/dev/full")  # every write fails as on a full disk
     with pytest.raises(DataError, match="the disk is full"):
@@ -146,13 +143,13 @@ def test_disk_full(server: FileServer, path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_folder_that_cannot_be_made(server: FileServer, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made(server, tmp_path):
     (tmp_path / "folder").write_text("a file is in the way")
     with pytest.raises(DataError, match="cannot be written"):
         fetch(server.url("file"), tmp_path / "folder" / "file")
 
 
-def test_two_at_once_download_once(server: FileServer, path: Path) -> None:
+def test_two_at_once_download_once(server, path):
     threads = [
         threading.Thread(target=fetch, args=(server.url("file"), path), kwargs={"checksum": MD5})
         for _ in range(4)

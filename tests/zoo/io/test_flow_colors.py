@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from equilibria.zoo.io.colors import (
-    Lengths,
-    _wheel,
-    change_colors,
-    color_png,
-    flow_colors,
-    legend,
-)
+from equilibria.zoo.io.colors import Lengths, _wheel, change_colors, color_png, flow_colors, legend
 
 
 def color(u, v, scale=1.0):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import warnings
-from pathlib import Path
 
 import numpy as np
 import soundfile
@@ -22,7 +21,7 @@ from unlike_sounds import made
 
 @FUZZ
 @given(content=mutated(made(), made("FLAC"), made("RF64", "PCM_24", 2), made("AIFF", "PCM_16", 2)))
-def test_sounds(content: bytes) -> None:
+def test_sounds(content):
     with bounded(len(content)):
         try:
             found, rate = sound.decode(content, "a sound")
@@ -44,7 +43,7 @@ IMAGES += [image("JPEG", "RGB"), image("PPM", "RGB"), image("WEBP", "RGB")]
 
 @FUZZ
 @given(content=mutated(*IMAGES))
-def test_images(content: bytes) -> None:
+def test_images(content):
     with bounded(len(content)), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -61,14 +60,11 @@ def test_images(content: bytes) -> None:
 
 @FUZZ
 @given(content=mutated(zipped()))
-def test_zips(root: Path, content: bytes) -> None:
+def test_zips(root, content):
     path = put(root / "a.zip", content)
     with bounded(len(content)):
         try:
-            with (
-                read_errors(path, *archive.DAMAGED_ZIP),
-                archive.open_zip(path, path) as opened,
-            ):
+            with read_errors(path, *archive.DAMAGED_ZIP), archive.open_zip(path, path) as opened:
                 name = archive.find_member(opened, "MUTAG/MUTAG_A.txt")
                 found = None if name is None else opened.read(name)
         except DataError as error:

@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import io
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,7 @@ def digest(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def test_a_file_as_published_is_known_without_unpacking_it(
-    tmp_path: Path, unpacked: Callable[[], int]
-) -> None:
+def test_a_file_as_published_is_known_without_unpacking_it(tmp_path, unpacked):
     content = b"as published" * 100
     packed = gzip.compress(content)
     known = {"file.gz": digest(packed), "file": digest(content)}
@@ -38,9 +35,7 @@ def test_a_file_as_published_is_known_without_unpacking_it(
     remote.check({"file.gz": tmp_path / "file"})
 
 
-def test_a_bomb_in_place_of_a_file_is_not_unpacked_further_than_the_file(
-    tmp_path: Path, unpacked: Callable[[], int]
-) -> None:
+def test_a_bomb_in_place_of_a_file_is_not_unpacked_further_than_the_file(tmp_path, unpacked):
     known = {"file.gz": digest(b"packed"), "file": digest(b"content")}
     remote = Remote(files=("file.gz",), checksums=known, license="none", largest=1000)
     (tmp_path / "file.gz").write_bytes(BOMB)
@@ -59,7 +54,7 @@ def tar(path: Path, mode: str, **sizes: int) -> Path:
 
 
 @pytest.mark.parametrize("mode", ["", "gz", "bz2", "xz"])
-def test_a_tar_archive_is_unpacked_up_to_a_limit(tmp_path: Path, mode: str) -> None:
+def test_a_tar_archive_is_unpacked_up_to_a_limit(tmp_path, mode):
     path = tar(tmp_path / "file.tar", mode, one=100, two=200_000, three=100)
     found = dict(archive.read_tar(path, lambda name: name != "two"))
     assert {name: len(content) for name, content in found.items()} == {"one": 100, "three": 100}
@@ -68,7 +63,7 @@ def test_a_tar_archive_is_unpacked_up_to_a_limit(tmp_path: Path, mode: str) -> N
             dict(archive.read_tar(path, wanted.__eq__, 100_000))
 
 
-def test_a_long_name_in_a_tar_archive_counts_too(tmp_path: Path) -> None:
+def test_a_long_name_in_a_tar_archive_counts_too(tmp_path):
     path = tmp_path / "file.tar.gz"
     with tarfile.open(path, "w:gz", format=tarfile.GNU_FORMAT) as file:
         file.addfile(tarfile.TarInfo("x" * 1_000_000))

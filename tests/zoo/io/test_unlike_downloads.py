@@ -30,7 +30,7 @@ ANSWERS: dict[str, tuple[str, int, dict[str, str], bytes, str]] = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_a_wrong_answer_is_refused_and_the_next_address_asked(tmp_path: Path, answer: str) -> None:
+def test_a_wrong_answer_is_refused_and_the_next_address_asked(tmp_path, answer):
     name, status, head, body, message = ANSWERS[answer]
     with serving() as server:
         server.answers[f"odd/{name}"] = (status, head, body)
@@ -44,7 +44,7 @@ def test_a_wrong_answer_is_refused_and_the_next_address_asked(tmp_path: Path, an
         assert fetch(urls, tmp_path / name).read_bytes() == right
 
 
-def test_an_archive_tells_its_own_end(tmp_path: Path) -> None:
+def test_an_archive_tells_its_own_end(tmp_path):
     with serving() as server:
         server.answers["a.zip"] = (200, {"Content-Length": ""}, zipped())
         assert fetch(server.url("a.zip"), tmp_path / "a.zip").read_bytes() == zipped()

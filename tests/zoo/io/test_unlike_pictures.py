@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,7 +34,7 @@ LOSSY = {"JPEG": 40, "WEBP": 60, "GIF": 60}
 
 
 @pytest.mark.parametrize(("form", "mode"), MADE)
-def test_every_make_of_image(tmp_path: Path, form: str, mode: str) -> None:
+def test_every_make_of_image(tmp_path, form, mode):
     path = tmp_path / "image"
     path.write_bytes(image(form, mode))
     if mode in DEEP:
@@ -51,7 +50,7 @@ def test_every_make_of_image(tmp_path: Path, form: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("turn", list(range(1, 9)))
-def test_every_orientation_is_upright(turn: int) -> None:
+def test_every_orientation_is_upright(turn):
     content, exif = io.BytesIO(), Image.Exif()
     exif[0x0112] = turn
     flat = {2: lambda x: x[:, ::-1], 3: lambda x: x[::-1, ::-1], 4: lambda x: x[::-1]}
@@ -64,7 +63,7 @@ def test_every_orientation_is_upright(turn: int) -> None:
 
 
 @pytest.mark.parametrize("form", ["TIFF", "GIF", "WEBP", "PNG"])
-def test_pages_are_not_dropped_in_silence(tmp_path: Path, form: str) -> None:
+def test_pages_are_not_dropped_in_silence(tmp_path, form):
     path = tmp_path / "image"
     pages = [Image.fromarray(GRAY), Image.fromarray(255 - GRAY)]
     pages[0].save(path, form, save_all=True, append_images=pages[1:])

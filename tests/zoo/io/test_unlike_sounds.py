@@ -25,7 +25,7 @@ MAKES = [
 
 
 @pytest.mark.parametrize("make", MAKES, ids=str)
-def test_every_make_holds_the_same_tone(make: tuple[str, str, int]) -> None:
+def test_every_make_holds_the_same_tone(make):
     samples, rate = sound.decode(made(*make), "tone")
     error = np.abs(samples.numpy()[: len(TONE)] - TONE * (1.0 if make[2] == 1 else 0.75)).max()
     assert rate == 8000 and error < ERRORS.get(make[1], 2**-20)
@@ -47,9 +47,7 @@ STREAMS = [(0, 0), (36, 0), (0xFFFFFFFF, 0xFFFFFFFF), (None, 0xFFFFFFFF), (0x7FF
 @pytest.mark.parametrize("sizing", STREAMS, ids=str)
 @pytest.mark.parametrize("kind", ["PCM_16", "PCM_24", "FLOAT"])
 @pytest.mark.parametrize("channels", [1, 2])
-def test_what_came_through_a_pipe_is_whole(
-    sizing: tuple[int | None, int], kind: str, channels: int
-) -> None:
+def test_what_came_through_a_pipe_is_whole(sizing, kind, channels):
     plain = made("WAV", kind, channels)
     expected, _ = sound.decode(plain, "tone")
     samples, _ = sound.decode(sizes(plain, *sizing) + b"\1" * (channels - 1), "tone")
@@ -71,13 +69,13 @@ CUT = {form: made(form)[:-700] for form in ("WAV", "RF64", "FLAC", "AIFF")}
     ],
     ids=[*CUT, "longer", "empty", "nothing", "a word", "a head"],
 )
-def test_what_is_cut_is_refused(content: bytes, message: str) -> None:
+def test_what_is_cut_is_refused(content, message):
     with pytest.raises(DataError, match=message):
         sound.decode(content, "tone")
 
 
 @pytest.mark.parametrize(("form", "kind"), [("AIFF", "DWVW_16"), ("WAV", "GSM610")])
-def test_telephony_is_read_or_refused(form: str, kind: str) -> None:
+def test_telephony_is_read_or_refused(form, kind):
     try:
         samples, _ = sound.decode(made(form, kind), "tone")
     except DataError as error:

@@ -2,7 +2,6 @@
 
 import struct
 import wave
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,7 +50,7 @@ def in_24_bits(tone: np.ndarray) -> bytes:
         (3, 64, TONE.astype("<f8").tobytes(), 2**-24),
     ],
 )
-def test_all_formats_hold_the_same_tone(tag: int, bits: int, data: bytes, error: float) -> None:
+def test_all_formats_hold_the_same_tone(tag, bits, data, error):
     plain = form(tag, bits=bits)
     extended = form(0xFFFE, bits=bits) + struct.pack("<HHIH", 22, bits, 4, tag) + GUID
     for header in (plain, extended):
@@ -61,7 +60,7 @@ def test_all_formats_hold_the_same_tone(tag: int, bits: int, data: bytes, error:
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int32, np.float32])
-def test_scipy_reads_the_same_samples(tmp_path: Path, dtype: type) -> None:
+def test_scipy_reads_the_same_samples(tmp_path, dtype):
     scale, middle = {np.uint8: (128, 128), np.int16: (2**15, 0), np.int32: (2**31, 0)}.get(
         dtype, (1, 0)
     )
@@ -74,7 +73,7 @@ def test_scipy_reads_the_same_samples(tmp_path: Path, dtype: type) -> None:
     assert abs(samples.numpy() - mean).max() < 1e-6
 
 
-def test_other_parts_and_their_padding_are_passed_over() -> None:
+def test_other_parts_and_their_padding_are_passed_over():
     other = chunk(b"LIST", b"odd")
     content = riff(other, chunk(b"fmt ", form()), other, DATA, other)
     assert torch.equal(sound.decode(content, "a")[0], sound.decode(PLAIN, "b")[0])
@@ -83,7 +82,7 @@ def test_other_parts_and_their_padding_are_passed_over() -> None:
     assert torch.equal(sound.decode(odd[:-1], "c")[0], torch.tensor([0, 0.125, -0.125]))
 
 
-def test_what_is_written_is_read_and_clipped(tmp_path: Path) -> None:
+def test_what_is_written_is_read_and_clipped(tmp_path):
     samples = torch.tensor([0.0, 0.5, -1.0, 1.0, -7.0, 2**-15])
     sound.write(tmp_path / "a.wav", samples, 16000)
     found, rate = sound.read(tmp_path / "a.wav")
@@ -96,7 +95,7 @@ def test_what_is_written_is_read_and_clipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "samples", [torch.zeros(0), torch.zeros(2, 3, 1), torch.tensor([0.0, torch.nan])]
 )
-def test_what_is_no_recording_is_not_written(tmp_path: Path, samples: torch.Tensor) -> None:
+def test_what_is_no_recording_is_not_written(tmp_path, samples):
     with pytest.raises(ValueError, match=r"expected \(samples,\), finite, at least 1"):
         sound.write(tmp_path / "a.wav", samples, 16000)
 
@@ -122,13 +121,13 @@ def test_what_is_no_recording_is_not_written(tmp_path: Path, samples: torch.Tens
         ),
     ],
 )
-def test_a_damaged_or_foreign_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_damaged_or_foreign_file_is_named(tmp_path, content, message):
     (tmp_path / "sound.wav").write_bytes(content)
     with pytest.raises(DataError, match=rf"sound\.wav .*{message}"):
         sound.read(tmp_path / "sound.wav")
 
 
-def test_a_missing_or_large_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_or_large_file_is_named(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"none\.wav cannot be read: No such file"):
         sound.read(tmp_path / "none.wav")
     (tmp_path / "long.wav").write_bytes(PLAIN)

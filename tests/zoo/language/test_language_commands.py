@@ -31,7 +31,7 @@ RECIPE = {
     "probes": 2,
 }
 EXPLICIT = {key: value for key, value in RECIPE.items() if key != "solver"} | {
-    "model": {"name": "transformer-xl", "width": 16, "heads": 2, "inner": 24, "layers": 2},
+    "model": {"name": "transformer-xl", "width": 16, "heads": 2, "inner": 24, "layers": 2}
 }
 
 
@@ -52,13 +52,13 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture
-def deq(place: Path, tmp_path: Path) -> Path:
+def deq(place, tmp_path):
     """A copy of the equilibrium model's run."""
     return Path(shutil.copytree(place / "deq", tmp_path / "deq"))
 
 
 @pytest.fixture
-def explicit(place: Path, tmp_path: Path) -> Path:
+def explicit(place, tmp_path):
     """A copy of the explicit network's run."""
     return Path(shutil.copytree(place / "explicit", tmp_path / "explicit"))
 

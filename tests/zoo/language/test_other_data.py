@@ -1,7 +1,6 @@
 """A run's model on texts that are not that of its training."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from equilibria.zoo.language.data import named
 from equilibria.zoo.language.task.language import LanguageModeling
 
 
-def test_a_task_on_other_data_names_a_path_in_full_or_a_data_set(tmp_path, monkeypatch) -> None:
+def test_a_task_on_other_data_names_a_path_in_full_or_a_data_set(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     language = LanguageModeling(data="ptb", length=9)
     book = language.at("book.txt")
@@ -23,13 +22,13 @@ def test_a_task_on_other_data_names_a_path_in_full_or_a_data_set(tmp_path, monke
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def cache(tmp_path, monkeypatch):
     """A cache of its own for encoded texts."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("unit", ["words", "characters"])
-def test_a_text_is_encoded_with_the_vocabulary_of_another(cache, tmp_path, unit) -> None:
+def test_a_text_is_encoded_with_the_vocabulary_of_another(cache, tmp_path, unit):
     (tmp_path / "own.txt").write_text("the cat sat .\n" * 20)
     (tmp_path / "other.txt").write_text("the rat sat .\nthe cat ran .\n" * 30)
     own = text.load(file=tmp_path / "own.txt", unit=unit)
@@ -47,7 +46,7 @@ def test_a_text_is_encoded_with_the_vocabulary_of_another(cache, tmp_path, unit)
     assert text.load(file=tmp_path / "other.txt", vocabulary=fewer).vocabulary == fewer
 
 
-def test_a_named_text_keeps_its_splits(cache, tmp_path, monkeypatch) -> None:
+def test_a_named_text_keeps_its_splits(cache, tmp_path, monkeypatch):
     for split, content in {"train": "a b\n" * 9, "valid": "b c\n", "test": "c a\n"}.items():
         (tmp_path / f"ptb.{split}.txt").write_text(content)
     sums = {file.name: download.digest(file) for file in tmp_path.glob("ptb.*.txt")}

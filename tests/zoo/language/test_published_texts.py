@@ -95,7 +95,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
-def test_the_papers_recipes_for_texts_have_the_papers_numbers(name: str) -> None:
+def test_the_papers_recipes_for_texts_have_the_papers_numbers(name):
     tree = recipes.dump(recipes.load(name))
     given: dict[str, Any] = {}
     for path in PUBLISHED[name]:

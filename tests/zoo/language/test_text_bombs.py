@@ -25,12 +25,7 @@ STRANGE: list[tuple[str, Callable[[Path], object], str]] = [
 
 
 @pytest.mark.parametrize("make", [s[1] for s in STRANGE], ids=[s[0] for s in STRANGE])
-def test_only_regular_files_are_opened_as_texts(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    cache: Path,
-    make: Callable[[Path], object],
-) -> None:
+def test_only_regular_files_are_opened_as_texts(tmp_path, monkeypatch, cache, make):
     monkeypatch.chdir(tmp_path)
     make(Path("book.txt"))
     with pytest.raises(DataError, match=r"is not a regular file|book\.txt does not exist"):

@@ -16,14 +16,14 @@ PROSE = "".join(f"line {i} has {i % 7} words\n" for i in range(200))
 
 
 @pytest.fixture
-def file(cache: Path, tmp_path: Path) -> Path:
+def file(cache, tmp_path):
     path = tmp_path / "My text, 2nd.txt"
     path.write_text(PROSE)
     return path
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def made(monkeypatch):
     """The folders that are made, in order."""
     folders: list[Path] = []
     make = encode._make
@@ -36,7 +36,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return folders
 
 
-def test_encoded_once(file: Path, made: list[Path], cache: Path) -> None:
+def test_encoded_once(file, made, cache):
     first = text.load(file=file, unit="words")
     again = text.load(file=file, unit="words")
     assert made == [first.folder]
@@ -51,7 +51,7 @@ def test_encoded_once(file: Path, made: list[Path], cache: Path) -> None:
     }
 
 
-def test_what_lies_there_can_be_read_by_others(file: Path) -> None:
+def test_what_lies_there_can_be_read_by_others(file):
     corpus = text.load(file=file, unit="words")
     info = json.loads((corpus.folder / "corpus.json").read_text())
     assert info["statistics"]["test"]["tokens"] == len(corpus.splits["test"])
@@ -71,16 +71,14 @@ def test_what_lies_there_can_be_read_by_others(file: Path) -> None:
     ],
     ids=str,
 )
-def test_other_options_are_another_corpus(
-    file: Path, made: list[Path], other: dict[str, object]
-) -> None:
+def test_other_options_are_another_corpus(file, made, other):
     one = text.load(file=file, unit="words")
     two = text.load(file=file, **{"unit": "words", **other})
     assert len(set(made)) == 2
     assert one.checksum != two.checksum
 
 
-def test_the_content_counts_and_not_the_name(file: Path, made: list[Path], tmp_path: Path) -> None:
+def test_the_content_counts_and_not_the_name(file, made, tmp_path):
     one = text.load(file=file)
     copy = tmp_path / "copy.txt"
     copy.write_text(PROSE)
@@ -95,7 +93,7 @@ def test_the_content_counts_and_not_the_name(file: Path, made: list[Path], tmp_p
     "name", ["corpus.json", "vocabulary.json", "train.bin", "valid.bin", "test.bin"]
 )
 @pytest.mark.parametrize("how", ["gone", "empty", "shorter", "other"])
-def test_damaged_is_made_anew(file: Path, made: list[Path], name: str, how: str) -> None:
+def test_damaged_is_made_anew(file, made, name, how):
     whole = text.load(file=file, unit="words")
     path = whole.folder / name
     content = path.read_bytes()
@@ -109,7 +107,7 @@ def test_damaged_is_made_anew(file: Path, made: list[Path], name: str, how: str)
     assert again.checksum == whole.checksum
 
 
-def test_stopped_on_the_way(file: Path, made: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_on_the_way(file, made, monkeypatch):
     with monkeypatch.context() as patch:
         # As if killed: not even the clearing away runs.
         patch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -125,7 +123,7 @@ def test_stopped_on_the_way(file: Path, made: list[Path], monkeypatch: pytest.Mo
     assert left == {folder.name, f".{folder.name}.lock"}
 
 
-def test_several_at_once(file: Path, made: list[Path]) -> None:
+def test_several_at_once(file, made):
     found: list[text.Corpus] = []
     threads = [
         threading.Thread(target=lambda: found.append(text.load(file=file))) for _ in range(4)
@@ -139,7 +137,7 @@ def test_several_at_once(file: Path, made: list[Path]) -> None:
     assert len(found) == 4
 
 
-def test_a_text_that_changes_meanwhile(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_changes_meanwhile(file, monkeypatch):
     texts = reading.read_texts
 
     def late(*arguments: object):
@@ -152,13 +150,13 @@ def test_a_text_that_changes_meanwhile(file: Path, monkeypatch: pytest.MonkeyPat
         text.load(file=file)
 
 
-def test_a_cache_that_cannot_be_written(file: Path, cache: Path) -> None:
+def test_a_cache_that_cannot_be_written(file, cache):
     cache.write_text("a file is in the way")
     with pytest.raises(DataError, match=r"cannot be written to .*XDG_CACHE_HOME"):
         text.load(file=file)
 
 
-def test_disk_full(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_full(file, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

@@ -43,7 +43,7 @@ def write(folder: Path, content: str | bytes) -> Path:
 
 
 @pytest.mark.parametrize("unit", ["words", "characters"])
-def test_the_splits_follow_each_other(cache: Path, tmp_path: Path, unit: str) -> None:
+def test_the_splits_follow_each_other(cache, tmp_path, unit):
     corpus = text.load(file=write(tmp_path, PROSE), unit=unit)
     assert tuple(corpus.splits) == SPLITS
     whole = [number for split in SPLITS for number in corpus.splits[split][:].tolist()]
@@ -60,7 +60,7 @@ def test_the_splits_follow_each_other(cache: Path, tmp_path: Path, unit: str) ->
 
 
 @pytest.mark.parametrize("unit", ["words", "characters"])
-def test_statistics(cache: Path, tmp_path: Path, unit: str) -> None:
+def test_statistics(cache, tmp_path, unit):
     corpus = text.load(file=write(tmp_path, PROSE), unit=unit, valid_share=0.2, test_share=0.3)
     parts = {}
     for split in SPLITS:
@@ -82,7 +82,7 @@ def test_statistics(cache: Path, tmp_path: Path, unit: str) -> None:
         assert parts["train"] == PROSE[: len(parts["train"])]
 
 
-def test_tokens(cache: Path, tmp_path: Path) -> None:
+def test_tokens(cache, tmp_path):
     tokens = text.load(file=write(tmp_path, PROSE)).splits["train"]
     assert tokens[:7].dtype == torch.int64
     places = torch.tensor([[0, 5], [2, 5]])
@@ -98,9 +98,7 @@ def test_tokens(cache: Path, tmp_path: Path) -> None:
     ("unit", "types", "dtype"),
     [("characters", 200, "u1"), ("characters", 300, "<u2"), ("words", 70_000, "<i4")],
 )
-def test_as_few_bytes_as_the_vocabulary_allows(
-    cache: Path, tmp_path: Path, unit: str, types: int, dtype: str
-) -> None:
+def test_as_few_bytes_as_the_vocabulary_allows(cache, tmp_path, unit, types, dtype):
     if unit == "characters":
         content = "".join(chr(0x4E00 + i % types) for i in range(4000))
     else:
@@ -111,7 +109,7 @@ def test_as_few_bytes_as_the_vocabulary_allows(
     assert corpus.vocabulary.decode(whole) == content
 
 
-def test_windows_lines_and_a_byte_order_mark(cache: Path, tmp_path: Path) -> None:
+def test_windows_lines_and_a_byte_order_mark(cache, tmp_path):
     lines = PROSE.replace("\n", "\r\n").encode()
     plain = text.load(file=write(tmp_path, PROSE), unit="words")
     windows = text.load(file=write(tmp_path, codecs.BOM_UTF8 + lines), unit="words")
@@ -123,9 +121,7 @@ def test_windows_lines_and_a_byte_order_mark(cache: Path, tmp_path: Path) -> Non
 
 @FEW
 @given(st.binary(max_size=40) | st.text(max_size=20).map(str.encode), st.integers(1, 7))
-def test_decoding_does_not_depend_on_the_blocks(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes, block: int
-) -> None:
+def test_decoding_does_not_depend_on_the_blocks(monkeypatch, tmp_path, content, block):
     monkeypatch.setattr(reading, "BLOCK", block)
     piece, count = Piece(write(tmp_path, content)), Count()
     decoded = "".join(reading.read_texts(piece, "replace", count))
@@ -151,9 +147,7 @@ def test_decoding_does_not_depend_on_the_blocks(
     st.floats(0.01, 0.49),
     st.floats(0.01, 0.49),
 )
-def test_the_pieces_are_a_partition(
-    tmp_path: Path, content: str, unit: str, valid: float, test: float
-) -> None:
+def test_the_pieces_are_a_partition(tmp_path, content, unit, valid, test):
     path = write(tmp_path, content)
     pieces = user.divide_text(path, unit, valid, test)
     parts = ["".join(reading.read_texts(pieces[split])) for split in SPLITS]
@@ -163,7 +157,7 @@ def test_the_pieces_are_a_partition(
             assert not before or not after or before[-1].isspace()
 
 
-def test_a_split_begins_with_a_line(tmp_path: Path) -> None:
+def test_a_split_begins_with_a_line(tmp_path):
     path = write(tmp_path, PROSE)
     pieces = user.divide_text(path, "words", 0.2, 0.2)
     for split in SPLITS[1:]:
@@ -173,7 +167,7 @@ def test_a_split_begins_with_a_line(tmp_path: Path) -> None:
 # --- options -------------------------------------------------------------------------------------
 
 
-def test_limits_of_the_vocabulary(cache: Path, tmp_path: Path) -> None:
+def test_limits_of_the_vocabulary(cache, tmp_path):
     path = write(tmp_path, PROSE)
     small = text.load(file=path, unit="words", max_size=5)
     assert small.vocabulary.size == 5
@@ -198,7 +192,7 @@ def test_limits_of_the_vocabulary(cache: Path, tmp_path: Path) -> None:
     ],
     ids=range(9),
 )
-def test_options_out_of_range(options: dict[str, object], message: str) -> None:
+def test_options_out_of_range(options, message):
     with pytest.raises(ValueError, match=message):
         text.load(**options)
 
@@ -226,9 +220,7 @@ def test_options_out_of_range(options: dict[str, object], message: str) -> None:
     ],
     ids=range(14),
 )
-def test_hostile(
-    cache: Path, tmp_path: Path, content: str | bytes, unit: str, message: str
-) -> None:
+def test_hostile(cache, tmp_path, content, unit, message):
     path = write(tmp_path, content)
     with pytest.raises(DataError, match=message) as caught:
         text.load(file=path, unit=unit)
@@ -238,7 +230,7 @@ def test_hostile(
     assert left == []
 
 
-def test_a_folder_or_nothing(cache: Path, tmp_path: Path) -> None:
+def test_a_folder_or_nothing(cache, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="is not a regular file"):
         text.load(file=tmp_path / "pipe")
@@ -251,9 +243,7 @@ def test_a_folder_or_nothing(cache: Path, tmp_path: Path) -> None:
         text.load(file=tmp_path / "file" / "text.txt")
 
 
-def test_invalid_bytes_far_into_a_file(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_bytes_far_into_a_file(cache, tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "BLOCK", 1000)
     content = bytearray(PROSE.encode())
     for at in (8001, len(content) - 3):  # in the training part, and in the test part
@@ -264,7 +254,7 @@ def test_invalid_bytes_far_into_a_file(
 
 
 @pytest.mark.parametrize("unit", ["words", "characters"])
-def test_invalid_bytes_may_be_replaced(cache: Path, tmp_path: Path, unit: str) -> None:
+def test_invalid_bytes_may_be_replaced(cache, tmp_path, unit):
     # Three invalid bytes, and one U+FFFD that was in the text.
     content = PROSE.encode() + b"\xff \xfe\xfe \xef\xbf\xbd " + PROSE.encode()
     corpus = text.load(file=write(tmp_path, content), unit=unit, errors="replace")
@@ -274,7 +264,7 @@ def test_invalid_bytes_may_be_replaced(cache: Path, tmp_path: Path, unit: str) -
 
 
 @pytest.mark.parametrize("unit", ["words", "characters"])
-def test_without_a_newline(cache: Path, tmp_path: Path, unit: str) -> None:
+def test_without_a_newline(cache, tmp_path, unit):
     content = " ".join(["one", "two", "three"] * 100)
     corpus = text.load(file=write(tmp_path, content), unit=unit)
     whole = [number for split in SPLITS for number in corpus.splits[split][:].tolist()]
@@ -282,13 +272,13 @@ def test_without_a_newline(cache: Path, tmp_path: Path, unit: str) -> None:
     assert corpus.statistics["train"].unknown == 0
 
 
-def test_one_short_line(cache: Path, tmp_path: Path) -> None:
+def test_one_short_line(cache, tmp_path):
     # The only newline is the last byte: it must not draw the splits' beginnings to it.
     corpus = text.load(file=write(tmp_path, "word " * 200 + "\n"), unit="words")
     assert [len(corpus.splits[split]) for split in SPLITS] == pytest.approx([180, 10, 11], abs=1)
 
 
-def test_ten_megabytes_without_a_space(cache: Path, tmp_path: Path) -> None:
+def test_ten_megabytes_without_a_space(cache, tmp_path):
     path = write(tmp_path, "abcdefghij" * 1_000_000)
     characters = text.load(file=path, unit="characters")
     assert characters.statistics["train"].tokens == 9_000_000
@@ -297,7 +287,7 @@ def test_ten_megabytes_without_a_space(cache: Path, tmp_path: Path) -> None:
         text.load(file=path, unit="words")
 
 
-def test_a_line_of_ten_megabytes_between_others(cache: Path, tmp_path: Path) -> None:
+def test_a_line_of_ten_megabytes_between_others(cache, tmp_path):
     content = PROSE * 20 + "x" * 10_000_000 + "\n" + PROSE * 20
     corpus = text.load(file=write(tmp_path, content), unit="words", valid_share=0.1)
     # It is one word, too long for a vocabulary.
@@ -319,7 +309,7 @@ for unit in ("characters", "words"):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the unit of ru_maxrss differs")
-def test_memory_is_bounded(cache: Path, tmp_path: Path) -> None:
+def test_memory_is_bounded(cache, tmp_path):
     line = "The quick brown fox jumps over the lazy dog while naïve readers count the words .\n"
     path = tmp_path / "text.txt"
     with path.open("w", encoding="utf-8") as file:

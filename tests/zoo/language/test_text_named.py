@@ -3,9 +3,7 @@
 import hashlib
 import io
 import zipfile
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -39,7 +37,7 @@ def check(corpus: text.Corpus, name: str) -> None:
 
 
 @pytest.fixture
-def small(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+def small(cache, monkeypatch):
     """A server with a small text in place of Penn Treebank."""
     with serving() as server:
         remote = PTB.remotes[0]
@@ -53,7 +51,7 @@ def small(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
         yield server
 
 
-def test_ptb_is_downloaded_once(small: FileServer, tmp_path: Path) -> None:
+def test_ptb_is_downloaded_once(small, tmp_path):
     check(text.load("ptb", data_dir=tmp_path / "mine"), "ptb")
     asked = [name for name, _ in small.requests]
     assert asked == [f"/{folder}ptb.{s}.txt" for s in TEXTS for folder in ("gone/", "")]
@@ -65,16 +63,14 @@ def test_ptb_is_downloaded_once(small: FileServer, tmp_path: Path) -> None:
     assert len(small.requests) == 6
 
 
-def test_ptb_goes_on_where_a_transfer_broke_off(small: FileServer) -> None:
+def test_ptb_goes_on_where_a_transfer_broke_off(small):
     small.break_next, small.broken_at = 1, 100
     check(text.load("ptb"), "ptb")
     assert ("/ptb.train.txt", "bytes=100-") in small.requests
 
 
 @pytest.mark.parametrize("folder", ["ptb", "."])
-def test_ptb_is_found(
-    small: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
-) -> None:
+def test_ptb_is_found(small, tmp_path, monkeypatch, folder):
     (tmp_path / "data" / folder).mkdir(parents=True)
     for name, content in small.files.items():
         (tmp_path / "data" / folder / name).write_bytes(content)
@@ -83,7 +79,7 @@ def test_ptb_is_found(
     assert small.requests == []
 
 
-def test_ptb_missing(small: FileServer, tmp_path: Path) -> None:
+def test_ptb_missing(small, tmp_path):
     with pytest.raises(DataError, match=r"ptb\.train\.txt was not found in .*--data-dir"):
         text.load("ptb", data_dir=tmp_path, download=False)
     small.files.clear()
@@ -91,7 +87,7 @@ def test_ptb_missing(small: FileServer, tmp_path: Path) -> None:
         text.load("ptb")
 
 
-def test_ptb_with_another_content(small: FileServer, tmp_path: Path) -> None:
+def test_ptb_with_another_content(small, tmp_path):
     (tmp_path / "ptb.train.txt").write_text("something else\n")
     with pytest.raises(
         DataError, match=r"ptb\.train\.txt is damaged or the wrong file.*--data-dir"
@@ -100,7 +96,7 @@ def test_ptb_with_another_content(small: FileServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.data
-def test_the_real_ptb(real: Path) -> None:
+def test_the_real_ptb(real):
     if len(PTB.remotes[0].find(data_folders("ptb"))) < 3:
         pytest.skip("EQUILIBRIA_DATA names no folder with Penn Treebank")
     corpus = text.load("ptb", download=False)
@@ -140,14 +136,14 @@ def served(monkeypatch: pytest.MonkeyPatch, server: FileServer, content: bytes) 
 
 
 @pytest.fixture
-def wiki(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+def wiki(cache, monkeypatch):
     """A server with a small archive in place of WikiText-2's."""
     with serving() as server:
         served(monkeypatch, server, archive())
         yield server
 
 
-def test_wikitext_is_downloaded_once(wiki: FileServer, tmp_path: Path) -> None:
+def test_wikitext_is_downloaded_once(wiki, tmp_path):
     wiki.break_next, wiki.broken_at = 1, 50
     check(text.load("wikitext2", data_dir=tmp_path / "mine"), "wikitext2")
     assert [wanted for _, wanted in wiki.requests] == [None, "bytes=50-"]
@@ -162,9 +158,7 @@ def test_wikitext_is_downloaded_once(wiki: FileServer, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["wikitext2", "wikitext-2", "wikitext2/wikitext-2"])
 @pytest.mark.parametrize("name", ["wiki.{}.tokens", "{}.txt"])
-def test_wikitext_unpacked_by_somebody_else(
-    wiki: FileServer, tmp_path: Path, folder: str, name: str
-) -> None:
+def test_wikitext_unpacked_by_somebody_else(wiki, tmp_path, folder, name):
     (tmp_path / folder).mkdir(parents=True)
     for split, content in TEXTS.items():
         (tmp_path / folder / name.format(split)).write_text(content)
@@ -172,13 +166,13 @@ def test_wikitext_unpacked_by_somebody_else(
     assert wiki.requests == []
 
 
-def test_files_of_the_same_name_elsewhere(wiki: FileServer, tmp_path: Path) -> None:
+def test_files_of_the_same_name_elsewhere(wiki, tmp_path):
     for split in TEXTS:
         (tmp_path / f"{split}.txt").write_text("of another data set\n")
     check(text.load("wikitext2", data_dir=tmp_path), "wikitext2")
 
 
-def test_a_damaged_split(wiki: FileServer, tmp_path: Path) -> None:
+def test_a_damaged_split(wiki, tmp_path):
     (tmp_path / "wikitext2").mkdir()
     for split, content in TEXTS.items():
         (tmp_path / "wikitext2" / f"{split}.txt").write_text(content + "." * (split == "valid"))
@@ -186,14 +180,14 @@ def test_a_damaged_split(wiki: FileServer, tmp_path: Path) -> None:
         text.load("wikitext2", data_dir=tmp_path)
 
 
-def test_wikitext_missing(wiki: FileServer, tmp_path: Path) -> None:
+def test_wikitext_missing(wiki, tmp_path):
     (tmp_path / "wikitext2").mkdir()
     (tmp_path / "wikitext2" / "valid.txt").write_text(TEXTS["valid"])
     with pytest.raises(DataError, match=r"wikitext-2-v1\.zip or train\.txt was not found in"):
         text.load("wikitext2", data_dir=tmp_path, download=False)
 
 
-def test_a_damaged_archive(wiki: FileServer, tmp_path: Path) -> None:
+def test_a_damaged_archive(wiki, tmp_path):
     (tmp_path / "wikitext-2-v1.zip").write_bytes(archive()[:-9])
     with pytest.raises(DataError, match=r"wikitext-2-v1\.zip is damaged or the wrong file"):
         text.load("wikitext2", data_dir=tmp_path)
@@ -209,20 +203,18 @@ def test_a_damaged_archive(wiki: FileServer, tmp_path: Path) -> None:
     ],
     ids=["cut off", "another folder", "overwritten", "no archive"],
 )
-def test_an_archive_that_cannot_be_read(
-    wiki: FileServer, monkeypatch: pytest.MonkeyPatch, content: bytes
-) -> None:
+def test_an_archive_that_cannot_be_read(wiki, monkeypatch, content):
     served(monkeypatch, wiki, content)
     with pytest.raises(DataError, match=r"wikitext-2-v1\.zip is damaged"):
         text.load("wikitext2")
 
 
-def test_names() -> None:
+def test_names():
     assert text.available() == ["ptb", "wikitext103", "wikitext2"]
     assert WIKITEXT103.remotes[0].files == ("wikitext-103-v1.zip",)
 
 
 @pytest.mark.parametrize("known", [WIKITEXT2, WIKITEXT103])
-def test_wikitext_is_read_packed_and_unpacked(known) -> None:
+def test_wikitext_is_read_packed_and_unpacked(known):
     first = [remote.files[0] for remote in known.remotes]
     assert first == [f"{known.title.lower()}-v1.zip", "wiki.train.tokens", "train.txt"]

@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -89,7 +88,7 @@ def as_dictionaries(weights: np.ndarray) -> list[dict[int, float]]:
     st.lists(st.integers(0, 4), min_size=2, max_size=20),
     st.lists(st.integers(0, 4), min_size=2, max_size=20),
 )
-def test_against_dictionaries(train: list[int], valid: list[int], test: list[int]) -> None:
+def test_against_dictionaries(train, valid, test):
     model = Trigram.of(tokens(train), tokens(valid), 5)
     reference, weights = Reference(train, 5), as_dictionaries(model.weights)
     expected = [
@@ -101,9 +100,7 @@ def test_against_dictionaries(train: list[int], valid: list[int], test: list[int
     assert model.perplexity(tokens(test)) == pytest.approx(math.exp(-np.mean(expected)))
 
 
-def test_the_weights_are_those_of_expectation_maximisation(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_weights_are_those_of_expectation_maximisation(monkeypatch):
     monkeypatch.setattr(trigram, "_STEPS", 3)
     monkeypatch.setattr(trigram, "_TOLERANCE", -math.inf)
     train, valid = markov(300, 1), markov(120, 2)
@@ -131,7 +128,7 @@ def test_the_weights_are_those_of_expectation_maximisation(
     st.lists(st.integers(0, 6), min_size=2, max_size=20),
     st.lists(st.integers(0, 6), max_size=4),
 )
-def test_probabilities_sum_to_one(train: list[int], valid: list[int], context: list[int]) -> None:
+def test_probabilities_sum_to_one(train, valid, context):
     model = Trigram.of(tokens(train), tokens(valid), 7)
     found = model.distribution(context)
     assert found.sum() == pytest.approx(1, abs=1e-12)
@@ -143,7 +140,7 @@ def test_probabilities_sum_to_one(train: list[int], valid: list[int], context: l
 
 
 @pytest.mark.parametrize("dense", [0, trigram._DENSE])
-def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, dense: int) -> None:
+def test_blocks_change_nothing(monkeypatch, dense):
     train, valid, test = (markov(count, seed) for seed, count in enumerate((500, 200, 100)))
     whole = Trigram.of(train, valid, 6)
     expected = whole.log_probs(test)
@@ -156,7 +153,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, dense: int) -> N
         assert parts.bits(test) == pytest.approx(whole.bits(test), rel=1e-14)
 
 
-def test_the_rarest_are_dropped_from_a_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rarest_are_dropped_from_a_long_text(monkeypatch):
     train, valid, test = (markov(count, seed) for seed, count in enumerate((4000, 500, 500)))
     whole = Trigram.of(train, valid, 6)
     monkeypatch.setattr(trigram, "_BLOCK", 500)
@@ -169,7 +166,7 @@ def test_the_rarest_are_dropped_from_a_long_text(monkeypatch: pytest.MonkeyPatch
     assert pruned.bits(test) == pytest.approx(whole.bits(test), abs=0.1)
 
 
-def test_no_single_weights_do_better() -> None:
+def test_no_single_weights_do_better():
     train, valid = markov(3000, 1), markov(2000, 2)
     model = Trigram.of(train, valid, 6)
     reference = Reference(train.array.tolist(), 6)
@@ -188,7 +185,7 @@ def test_no_single_weights_do_better() -> None:
     assert model.bits(tokens(values[:400])) <= best + 0.01
 
 
-def test_it_learns_what_two_tokens_tell() -> None:
+def test_it_learns_what_two_tokens_tell():
     train, valid, test = markov(20_000, 1), markov(4000, 2), markov(4000, 3)
     law = np.random.default_rng(99).dirichlet(np.full(6, 0.3), size=(6, 6))
     values = test.array
@@ -196,7 +193,7 @@ def test_it_learns_what_two_tokens_tell() -> None:
     assert Trigram.of(train, valid, 6).bits(test) < entropy + 0.02
 
 
-def test_too_little_or_too_large() -> None:
+def test_too_little_or_too_large():
     with pytest.raises(ValueError, match="2 tokens to count and 5 to fit"):
         Trigram.of(tokens([1, 2]), tokens([0] * 5), 5)
     with pytest.raises(ValueError, match="3 tokens to count and 1 to fit"):
@@ -209,7 +206,7 @@ def test_too_little_or_too_large() -> None:
     assert len(model.log_probs(tokens([1]))) == 0
 
 
-def test_of_a_corpus(cache: Path, tmp_path: Path) -> None:
+def test_of_a_corpus(cache, tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("abc abd abc abe " * 200)
     corpus = text.load(file=path)
@@ -218,7 +215,7 @@ def test_of_a_corpus(cache: Path, tmp_path: Path) -> None:
     assert model.bits(corpus.splits["test"]) == pytest.approx(1.5 / 4, abs=0.05)
 
 
-def test_a_large_vocabulary_overflows_nothing() -> None:
+def test_a_large_vocabulary_overflows_nothing():
     size = (1 << 21) - 1
     random = np.random.default_rng(0)
     values = random.choice(np.array([0, 1, size - 2, size - 1]), 2000).astype(np.int32)
@@ -227,7 +224,7 @@ def test_a_large_vocabulary_overflows_nothing() -> None:
 
 
 @pytest.mark.data
-def test_characters_of_a_real_text(real: Path) -> None:
+def test_characters_of_a_real_text(real):
     file = real / "wikitext2" / "valid.txt"
     if not file.is_file():
         pytest.skip("EQUILIBRIA_DATA names no folder with WikiText-2")

@@ -38,7 +38,7 @@ def tokens(path: Path, **options: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("prose", "encoding"), TEXTS, ids=[each for _, each in TEXTS])
-def test_every_encoding(tmp_path: Path, cache: Path, prose: str, encoding: str) -> None:
+def test_every_encoding(tmp_path, cache, prose, encoding):
     (tmp_path / "utf8.txt").write_bytes((prose * 40).encode())
     (tmp_path / "mark.txt").write_bytes((prose * 40).encode("utf-8-sig"))
     path = tmp_path / "a.txt"
@@ -53,7 +53,7 @@ def test_every_encoding(tmp_path: Path, cache: Path, prose: str, encoding: str) 
     assert not list(cache.rglob("text.utf-8"))  # nothing is left of the conversion
 
 
-def test_the_message_names_the_encoding_and_the_doubt(tmp_path: Path, cache: Path) -> None:
+def test_the_message_names_the_encoding_and_the_doubt(tmp_path, cache):
     path = tmp_path / "a.txt"
     path.write_bytes((next(each for each in PROSE if "Съ" in each) * 20).encode("koi8-r"))
     with pytest.raises(
@@ -78,7 +78,7 @@ def test_the_message_names_the_encoding_and_the_doubt(tmp_path: Path, cache: Pat
 # --- downloads without a checksum ----------------------------------------------------------------
 
 
-def test_the_encoding_of_a_run_is_of_its_own_text(tmp_path: Path, cache: Path) -> None:
+def test_the_encoding_of_a_run_is_of_its_own_text(tmp_path, cache):
     prose = "un café crème, s'il vous plaît; " * 40
     (tmp_path / "a.txt").write_bytes(prose.encode("cp1252"))
     (tmp_path / "b.txt").write_bytes(prose.encode())

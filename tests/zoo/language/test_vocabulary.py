@@ -28,7 +28,7 @@ def of(text: str, unit: str = "words", **limits: int) -> Vocabulary:
 
 @FEW
 @given(texts)
-def test_characters_come_back(text: str) -> None:
+def test_characters_come_back(text):
     found = of(text, "characters")
     numbers = found.encode(text)
     assert len(numbers) == len(text)
@@ -38,7 +38,7 @@ def test_characters_come_back(text: str) -> None:
 
 @FEW
 @given(prose, prose)
-def test_words_come_back(text: str, other: str) -> None:
+def test_words_come_back(text, other):
     found = of(text)
     assert found.decode(found.encode(text)).split() == text.split()
     assert found.decode(found.encode(text)).count("\n") == text.count("\n")
@@ -48,7 +48,7 @@ def test_words_come_back(text: str, other: str) -> None:
 
 @FEW
 @given(prose, st.integers(0, 80))
-def test_a_longer_list_goes_on_from_a_shorter_one(text: str, cut: int) -> None:
+def test_a_longer_list_goes_on_from_a_shorter_one(text, cut):
     found = of(text)
     numbers = found.encode(text)
     assert found.decode(numbers).startswith(found.decode(numbers[:cut]))
@@ -57,7 +57,7 @@ def test_a_longer_list_goes_on_from_a_shorter_one(text: str, cut: int) -> None:
 @pytest.mark.parametrize("unit", ["words", "characters"])
 @FEW
 @given(prose)
-def test_sorted_by_frequency(unit: str, text: str) -> None:
+def test_sorted_by_frequency(unit, text):
     found = of(text, unit)
     assert list(found.counts) == sorted(found.counts, reverse=True)
     assert sum(found.counts) == len(tokenize(text) if unit == "words" else text)
@@ -65,7 +65,7 @@ def test_sorted_by_frequency(unit: str, text: str) -> None:
     assert found == of("\n".join(reversed(text.split("\n"))), unit)
 
 
-def test_what_is_not_in_the_training_text_is_unknown() -> None:
+def test_what_is_not_in_the_training_text_is_unknown():
     words = of("a b a\n")
     assert words.tokens == ("a", "<eos>", "b", "<unk>")
     assert words.counts == (2, 1, 1, 0)
@@ -87,7 +87,7 @@ def test_what_is_not_in_the_training_text_is_unknown() -> None:
         ({"max_size": 3}, ("a", "<eos>", "<unk>")),
     ],
 )
-def test_limits(limits: dict[str, int], tokens: tuple[str, ...]) -> None:
+def test_limits(limits, tokens):
     found = of("a a a a b b c\n\n\n", **limits)
     assert found.tokens == tokens
     assert sum(found.counts) == 10
@@ -96,14 +96,14 @@ def test_limits(limits: dict[str, int], tokens: tuple[str, ...]) -> None:
     )
 
 
-def test_words_that_look_like_special_ones_are_those() -> None:
+def test_words_that_look_like_special_ones_are_those():
     found = of("<unk> a <eos> <unk>")
     assert found.tokens == ("<unk>", "<eos>", "a")
     assert found.decode(found.encode("a <eos> <unk>")) == "a\n<unk>"
 
 
 @pytest.mark.parametrize("unit", ["words", "characters"])
-def test_saved_and_loaded(tmp_path: Path, unit: str) -> None:
+def test_saved_and_loaded(tmp_path, unit):
     found = of('ein "Wort" \u2028 \\n 語 \U0001f600\n', unit)
     found.save(tmp_path / "vocabulary.json")
     loaded = Vocabulary.load(tmp_path / "vocabulary.json")
@@ -129,19 +129,19 @@ def test_saved_and_loaded(tmp_path: Path, unit: str) -> None:
     ],
     ids=range(9),
 )
-def test_what_is_no_vocabulary(tmp_path: Path, content: str, message: str) -> None:
+def test_what_is_no_vocabulary(tmp_path, content, message):
     (tmp_path / "file").write_text(content)
     with pytest.raises(DataError, match=message):
         Vocabulary.load(tmp_path / "file")
 
 
-def test_a_missing_vocabulary(tmp_path: Path) -> None:
+def test_a_missing_vocabulary(tmp_path):
     with pytest.raises(DataError, match="cannot be read: No such file"):
         Vocabulary.load(tmp_path / "file")
 
 
 @pytest.mark.parametrize("number", [-1, 4])
-def test_a_number_outside(number: int) -> None:
+def test_a_number_outside(number):
     with pytest.raises(IndexError, match=f"token {number} of a vocabulary of 4"):
         of("a b\n").decode([0, number])
 
@@ -156,14 +156,14 @@ def count(parts: list[str], tmp_path: Path, unit: str = "words", **limits: int) 
 
 @FEW
 @given(prose, st.lists(st.integers(0, 80)))
-def test_words_wherever_the_parts_end(text: str, cuts: list[int]) -> None:
+def test_words_wherever_the_parts_end(text, cuts):
     places = sorted([0, *cuts, len(text)])
     parts = [text[a:b] for a, b in itertools.pairwise(places)]
     found = [word for part in vocabulary.iterate_words(parts) for word in part]
     assert found == tokenize(text)
 
 
-def test_a_word_that_is_too_long_is_unknown() -> None:
+def test_a_word_that_is_too_long_is_unknown():
     long = "x" * (vocabulary.LONGEST + 1)
     for parts in ([f"a {long} b"], ["a ", *long, " b"], [f"a {long[:200]}", f"{long[200:]} b"]):
         assert [w for part in vocabulary.iterate_words(parts) for w in part] == ["a", UNKNOWN, "b"]
@@ -172,9 +172,7 @@ def test_a_word_that_is_too_long_is_unknown() -> None:
 
 
 @pytest.mark.parametrize("limits", [{}, {"min_count": 3}, {"max_size": 6}], ids=str)
-def test_counts_that_went_to_the_disk_are_exact(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int]
-) -> None:
+def test_counts_that_went_to_the_disk_are_exact(tmp_path, monkeypatch, limits):
     parts = ["a b é d \n", "c c a d\n a", "a e f g ", "h a <unk> h ü", " h d <eos>"]
     whole = count(parts, tmp_path, **limits)
     monkeypatch.setattr(vocabulary, "_IN_MEMORY", 3)
@@ -183,7 +181,7 @@ def test_counts_that_went_to_the_disk_are_exact(
 
 
 @pytest.mark.parametrize("spilled", [False, True])
-def test_too_many_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spilled: bool) -> None:
+def test_too_many_words(tmp_path, monkeypatch, spilled):
     monkeypatch.setattr(vocabulary, "MOST", 5)
     if spilled:
         monkeypatch.setattr(vocabulary, "_IN_MEMORY", 1)
@@ -194,6 +192,6 @@ def test_too_many_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spilled
     assert count(["a b ", "c d d"], tmp_path, min_count=2).tokens == ("<unk>", "d", END)
 
 
-def test_the_json_is_readable(tmp_path: Path) -> None:
+def test_the_json_is_readable(tmp_path):
     of("ß a", "characters").save(tmp_path / "file")
     assert json.loads((tmp_path / "file").read_text())["tokens"] == [" ", "a", "ß", "<unk>"]

@@ -2,9 +2,7 @@
 
 import io
 import zipfile
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ import pytest
 from equilibria.run import data
 from equilibria.run.data import DataError
 from equilibria.zoo.recurrent.data import SequenceSet, dsa
-from file_server import FileServer, serving
+from file_server import serving
 
 SEGMENTS = 2
 
@@ -30,7 +28,7 @@ def text(*which: int) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def files() -> dict[str, bytes]:
+def files():
     return {
         f"a{activity:02}/p{person}/s{segment:02}.txt": text(activity, person, segment)
         for activity in range(1, 20)
@@ -40,7 +38,7 @@ def files() -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def archive(files: dict[str, bytes]) -> bytes:
+def archive(files):
     return packed(files)
 
 
@@ -54,7 +52,7 @@ def packed(files: dict[str, bytes]) -> bytes:
 
 
 @pytest.fixture
-def server(cache: Path, archive: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+def server(cache, archive, monkeypatch):
     """A server with a small archive, of two segments for each person and activity."""
     monkeypatch.setattr(dsa, "SEGMENTS", SEGMENTS)
     with serving() as server:
@@ -77,9 +75,7 @@ def check(found: SequenceSet) -> None:
             assert min(abs(inputs.numpy() - each).max() for each in near) < 1
 
 
-def test_segments_are_downloaded_once_and_kept(
-    server: FileServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_segments_are_downloaded_once_and_kept(server, monkeypatch):
     check(data.load("dsa19", kind=SequenceSet))
     assert server.requests == [("/daily+and+sports+activities.zip", None)]
     monkeypatch.setattr(dsa, "_parse", None)  # they are in the cache
@@ -88,9 +84,7 @@ def test_segments_are_downloaded_once_and_kept(
 
 
 @pytest.mark.parametrize("folder", ["dsa19", "dsa19/data", "."])
-def test_the_unpacked_archive_is_found(
-    server: FileServer, files: dict[str, bytes], tmp_path: Path, folder: str
-) -> None:
+def test_the_unpacked_archive_is_found(server, files, tmp_path, folder):
     root = tmp_path / folder
     for name, content in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +100,7 @@ def test_the_unpacked_archive_is_found(
     assert server.requests == []
 
 
-def test_the_papers_numbers_of_segments_come_out() -> None:
+def test_the_papers_numbers_of_segments_come_out():
     persons = len(dsa.TESTED), dsa.PERSONS - len(dsa.TESTED)
     assert [len(dsa.ACTIVITIES) * each * dsa.SEGMENTS for each in persons] == [4560, 4560]
     assert len(dsa.CHANNELS) == 45 and dsa.CHANNELS[9] == "right arm acc_x"
@@ -123,9 +117,7 @@ def test_the_papers_numbers_of_segments_come_out() -> None:
         (None, r"does not contain a03/p2/s01\.txt: it is a different file"),
     ],
 )
-def test_a_damaged_segment_is_named(
-    server: FileServer, files: dict[str, bytes], content: bytes | None, message: str
-) -> None:
+def test_a_damaged_segment_is_named(server, files, content, message):
     broken = {**files, "a03/p2/s01.txt": content or b""}
     if content is None:
         del broken["a03/p2/s01.txt"]
@@ -135,7 +127,7 @@ def test_a_damaged_segment_is_named(
 
 
 @pytest.mark.parametrize("damage", ["cut off", "no archive", "overwritten"])
-def test_a_damaged_archive_is_named(server: FileServer, archive: bytes, damage: str) -> None:
+def test_a_damaged_archive_is_named(server, archive, damage):
     server.files["daily+and+sports+activities.zip"] = {
         "cut off": archive[:-500],
         "no archive": b"<html>",

@@ -36,7 +36,7 @@ def first(state) -> torch.Tensor:
 
 
 @pytest.fixture(params=NAMES)
-def name(request) -> str:
+def name(request):
     return request.param
 
 
@@ -46,11 +46,7 @@ class TestInPlaceOfTorchsLSTM:
         [(False, False, 1), (False, True, 2), (True, True, 1), (True, False, 2)],
     )
     def test_all_shapes_are_those_of_nn_lstm(self, name, batch_first, bidirectional, layers):
-        options = {
-            "num_layers": layers,
-            "batch_first": batch_first,
-            "bidirectional": bidirectional,
-        }
+        options = {"num_layers": layers, "batch_first": batch_first, "bidirectional": bidirectional}
         ours, theirs = layer(name, **options), nn.LSTM(3, 4, **options).double()
         x = sequences().transpose(0, 1) if batch_first else sequences()
         (y, state), (expected, (h, _)) = ours(x), theirs(x)

@@ -1,7 +1,6 @@
 """A stream without end: constant memory, and the same numbers as the whole sequence."""
 
 import resource
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ def ernn():
 
 
 @pytest.mark.parametrize("readout", ["last", "mean"])
-def test_a_stream_that_was_saved_goes_on(readout, tmp_path: Path):
+def test_a_stream_that_was_saved_goes_on(readout, tmp_path):
     torch.manual_seed(0)
     model = create("recurrent", shape=(3,), classes=2, hidden=8, readout=readout)
     x = torch.randn(4, 50, 3)
@@ -35,7 +34,7 @@ def test_a_stream_that_was_saved_goes_on(readout, tmp_path: Path):
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_many_steps_take_constant_memory_and_are_the_whole_sequence(tmp_path: Path):
+def test_many_steps_take_constant_memory_and_are_the_whole_sequence(tmp_path):
     model = ernn()
     x = torch.randn(STEPS, 3)
     state, kept, high = model.begin(), [], 0

@@ -3,7 +3,6 @@
 import gzip
 import struct
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +25,7 @@ def rows(count: int = 6, steps: int = 9, seed: int = 0, first: int = 0) -> Noisy
     return NoisyRows(Split(images, torch.arange(count) % 2), steps, seed, keys)
 
 
-def test_rows_come_first_and_noise_after() -> None:
+def test_rows_come_first_and_noise_after():
     found = rows()
     inputs, targets = found[:]
     assert inputs.shape == (6, 9, 15) and inputs.dtype == torch.float32
@@ -37,7 +36,7 @@ def test_rows_come_first_and_noise_after() -> None:
     assert found.lengths is None and found.groups is None and len(found) == 6
 
 
-def test_noise_is_that_of_the_sample_in_any_batch() -> None:
+def test_noise_is_that_of_the_sample_in_any_batch():
     found = rows(40, 30)
     whole, _ = found[:]
     index = torch.tensor([7, 3, 39])
@@ -48,7 +47,7 @@ def test_noise_is_that_of_the_sample_in_any_batch() -> None:
     assert torch.equal(chosen.select(torch.tensor([2]))[:][0], whole[39:])
 
 
-def test_noise_is_normal_and_independent() -> None:
+def test_noise_is_normal_and_independent():
     found = rows(200, 104)
     noise = found[:][0][:, 4:].reshape(200, -1)
     assert abs(noise.mean().item()) < 0.01 and abs(noise.std().item() - 1) < 0.01
@@ -58,14 +57,14 @@ def test_noise_is_normal_and_independent() -> None:
         assert abs(float((noise * other[:][0][:, 4:].reshape(200, -1)).mean())) < 0.01
 
 
-def test_noise_needs_room_for_the_rows() -> None:
+def test_noise_needs_room_for_the_rows():
     assert rows(steps=4)[:][0].shape == (6, 4, 15)
     with pytest.raises(ValueError, match="steps is 3: expected 4"):
         rows(steps=3)
 
 
 @pytest.fixture
-def small(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def small(tmp_path, cache, monkeypatch):
     """A folder with an MNIST of ten images and six."""
     random = np.random.default_rng(0)
     for part, count in (("train", 10), ("t10k", 6)):
@@ -84,7 +83,7 @@ def small(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_pixels_are_steps_in_one_order_or_another(small: Path) -> None:
+def test_pixels_are_steps_in_one_order_or_another(small):
     images = data.load("mnist", small, download=False)
     pixel = data.load("pixel-mnist", small, download=False)
     permuted = data.load("permuted-mnist", small, download=False)
@@ -100,7 +99,7 @@ def test_pixels_are_steps_in_one_order_or_another(small: Path) -> None:
     assert not torch.equal(places, torch.arange(784))
 
 
-def test_derived_sets_take_options_and_tell_them_apart(small: Path) -> None:
+def test_derived_sets_take_options_and_tell_them_apart(small):
     sets = [
         data.load("noisy-mnist", small, download=False, **options)
         for options in ({}, {"seed": 1}, {"steps": 50}, {})
@@ -114,7 +113,7 @@ def test_derived_sets_take_options_and_tell_them_apart(small: Path) -> None:
     assert len(sets[0].channels) == 28
 
 
-def test_images_that_are_missing_are_named(cache: Path, tmp_path: Path) -> None:
+def test_images_that_are_missing_are_named(cache, tmp_path):
     with pytest.raises(DataError, match=r"mnist: train-images-idx3-ubyte\.gz was not found in"):
         data.load("noisy-mnist", tmp_path, download=False)
     with pytest.raises(DataError, match=r"cifar10: cifar-10-binary\.tar\.gz.* was not found in"):
@@ -122,7 +121,7 @@ def test_images_that_are_missing_are_named(cache: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.data
-def test_the_real_mnist_as_sequences() -> None:
+def test_the_real_mnist_as_sequences():
     if len(mnist.MNIST.remotes[0].find(data_folders("mnist"))) < 4:
         pytest.skip("EQUILIBRIA_DATA names no folder with MNIST")
     noisy = data.load("noisy-mnist", download=False)

@@ -45,7 +45,7 @@ def whole(found: SequenceSet) -> list[int]:
 # --- folders of classes --------------------------------------------------------------------------
 
 
-def test_a_quarter_of_each_class_is_to_test_on(tmp_path: Path) -> None:
+def test_a_quarter_of_each_class_is_to_test_on(tmp_path):
     found = load(classes(tmp_path / "walks", {"up": 8, "down": 12}, "x,y\n"))
     assert (
         found.labels == ("down", "up") and found.title == "walks" and found.channels == ("x", "y")
@@ -61,7 +61,7 @@ def test_a_quarter_of_each_class_is_to_test_on(tmp_path: Path) -> None:
     assert again.checksum == found.checksum
 
 
-def test_a_folder_is_found_by_load_where_sequences_are_asked_for(tmp_path: Path) -> None:
+def test_a_folder_is_found_by_load_where_sequences_are_asked_for(tmp_path):
     root = classes(tmp_path / "walks", {"up": 4, "down": 4})
     found = data.load(str(root), kind=SequenceSet, title="Walks")
     assert isinstance(found, SequenceSet) and found.title == "Walks"
@@ -73,7 +73,7 @@ def test_a_folder_is_found_by_load_where_sequences_are_asked_for(tmp_path: Path)
         data.load("har3", kind=SequenceSet)
 
 
-def test_parts_of_their_own_and_other_formats(tmp_path: Path) -> None:
+def test_parts_of_their_own_and_other_formats(tmp_path):
     for place, part in enumerate(("train", "valid", "test")):
         for k, label in enumerate(("a", "b")):
             (tmp_path / part / label).mkdir(parents=True)
@@ -88,7 +88,7 @@ def test_parts_of_their_own_and_other_formats(tmp_path: Path) -> None:
     assert found.channels == ("channel 1", "channel 2")
 
 
-def test_sequences_of_different_lengths_are_padded(tmp_path: Path) -> None:
+def test_sequences_of_different_lengths_are_padded(tmp_path):
     for part in ("train", "test"):
         for k, label in enumerate(("a", "b")):
             (tmp_path / part / label).mkdir(parents=True)
@@ -98,7 +98,7 @@ def test_sequences_of_different_lengths_are_padded(tmp_path: Path) -> None:
     assert (found.train.inputs[0, 3:] == 0).all() and (found.train.inputs[0, :3] >= 1).all()
 
 
-def test_csv_files_may_differ_in_form(tmp_path: Path) -> None:
+def test_csv_files_may_differ_in_form(tmp_path):
     train = classes(tmp_path / "train", {"a": 1, "b": 1})
     classes(tmp_path / "test", {"a": 1, "b": 1})
     content = b'\xef\xbb\xbf"left", right \r\n1,2\r\n\r\n 3 ,"4e0"\r\n'
@@ -123,7 +123,7 @@ def table(root: Path, rows: list[str], header: str = "file,label") -> Path:
     return root
 
 
-def test_a_table_names_files_and_classes(tmp_path: Path) -> None:
+def test_a_table_names_files_and_classes(tmp_path):
     rows = [f"raw/{k}.csv,{(10, 9)[k % 2]}" for k in range(16)]
     found = load(table(tmp_path, rows))
     assert found.labels == ("9", "10")  # as numbers
@@ -133,7 +133,7 @@ def test_a_table_names_files_and_classes(tmp_path: Path) -> None:
         assert all((int(x[0, 0]) + 1) % 2 == int(y) for x, y in zip(*part[:], strict=True))
 
 
-def test_a_table_names_splits_and_groups(tmp_path: Path) -> None:
+def test_a_table_names_splits_and_groups(tmp_path):
     rows = ["0.csv,train,a,tom", "1.csv,test,b,ann", "2.csv,val,b,tom", "3.csv,train,b,ann"]
     found = load(table(tmp_path, rows, "file,split,label,group"))
     assert (len(found.train), len(found.valid), len(found.test)) == (2, 1, 1)
@@ -149,7 +149,7 @@ def batch(count: int = 8, **more: object) -> dict[str, object]:
     return {"x": x, "y": np.arange(count) % 2, **more}
 
 
-def test_arrays_of_all_sequences(tmp_path: Path) -> None:
+def test_arrays_of_all_sequences(tmp_path):
     np.savez(tmp_path / "train.npz", **batch(y=np.array(["no", "yes"] * 4)))
     np.savez(tmp_path / "test.npz", x=np.ones((2, 7, 2)), y=np.array(["yes", "no"]))
     found = load(tmp_path)
@@ -158,7 +158,7 @@ def test_arrays_of_all_sequences(tmp_path: Path) -> None:
     assert torch.equal(found.train.inputs[3], torch.from_numpy(signal(3)))
 
 
-def test_nothing_after_the_end_of_a_sequence_is_read(tmp_path: Path) -> None:
+def test_nothing_after_the_end_of_a_sequence_is_read(tmp_path):
     x = np.arange(24.0).reshape(8, 3) + 1
     x[0, 1:] = np.nan
     np.savez(tmp_path / "train.npz", x=x, y=np.arange(8) % 2, lengths=[1, *[3] * 7])
@@ -168,7 +168,7 @@ def test_nothing_after_the_end_of_a_sequence_is_read(tmp_path: Path) -> None:
     assert every.shape == (8, 3, 1) and every[lengths == 1].flatten().tolist() == [1, 0, 0]
 
 
-def test_a_quarter_by_groups_where_these_are_known(tmp_path: Path) -> None:
+def test_a_quarter_by_groups_where_these_are_known(tmp_path):
     groups = np.repeat([f"volunteer {k}" for k in range(12)], 10)
     np.savez(tmp_path / "train.npz", **batch(120, groups=groups))
     found = load(tmp_path)
@@ -181,13 +181,13 @@ def test_a_quarter_by_groups_where_these_are_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 10, 101])
-def test_about_a_quarter_is_held_out(count: int) -> None:
+def test_about_a_quarter_is_held_out(count):
     targets = torch.tensor([0] * count + [1] * 40)
     held = division.hold_out(targets, None, "ab", "here")
     assert abs(int(held[:count].sum()) - count / 4) <= 0.5 and int(held[count:].sum()) == 10
 
 
-def test_groups_of_one_class_are_divided_within_it() -> None:
+def test_groups_of_one_class_are_divided_within_it():
     groups = torch.arange(16).repeat_interleave(5)
     targets = (groups >= 8).long()
     held = division.hold_out(targets, groups, "ab", "here")
@@ -195,7 +195,7 @@ def test_groups_of_one_class_are_divided_within_it() -> None:
     assert all(held[groups == group].unique().numel() == 1 for group in range(16))
 
 
-def test_a_class_that_would_not_be_tested_gets_a_group() -> None:
+def test_a_class_that_would_not_be_tested_gets_a_group():
     # The few of class 1 are in groups that are too large for a quarter of class 0.
     groups = torch.tensor([0] * 50 + [1] * 50)
     targets = torch.tensor(([0] * 45 + [1] * 5) * 2)
@@ -203,7 +203,7 @@ def test_a_class_that_would_not_be_tested_gets_a_group() -> None:
     assert 0 < int(held.sum()) < 100 and (targets[held] == 1).sum() == 5
 
 
-def test_a_class_in_one_group_cannot_be_on_both_sides() -> None:
+def test_a_class_in_one_group_cannot_be_on_both_sides():
     targets, groups = torch.tensor([0, 0, 1, 1, 0, 0]), torch.tensor([1, 1, 2, 2, 3, 3])
     with pytest.raises(DataError, match=r"here: no group of class b can be held out"):
         division.hold_out(targets, groups, "ab", "here")
@@ -357,10 +357,7 @@ BAD = {
     "y too short": (_train(y=np.ones(3)), r"y in .*train\.npz has the shape \(3,\), and x \(8, 5"),
     "y of numbers": (_train(y=np.ones(8) / 2), r"y in .*train\.npz is an array of float64"),
     "y alike": (_train(y=np.ones(8, int)), r"has a single class, 1: there is nothing"),
-    "lengths too long": (
-        _train(lengths=np.full(8, 6)),
-        r"lengths in .* \[6\], int64: .*1 to 5",
-    ),
+    "lengths too long": (_train(lengths=np.full(8, 6)), r"lengths in .* \[6\], int64: .*1 to 5"),
     "lengths of zero": (_train(lengths=np.arange(8) % 2), r"lengths in .* are \[0 1\]"),
     "lengths of text": (_train(lengths=np.array(["5"] * 8)), r"lengths in .* an array of <U1"),
     "too few lengths": (_train(lengths=np.ones(7, int)), r"lengths in .* has the shape \(7,\)"),
@@ -394,7 +391,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_does_not_fit_is_refused_by_name(tmp_path: Path, case: str) -> None:
+def test_what_does_not_fit_is_refused_by_name(tmp_path, case):
     spoil, message = BAD[case]
     spoil(tmp_path / "mine")
     if message is None:  # a single header names the channels of all
@@ -405,16 +402,14 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path, case: str) -> None
     assert str(tmp_path) in str(caught.value)
 
 
-def test_files_that_name_other_channels_are_refused(tmp_path: Path) -> None:
+def test_files_that_name_other_channels_are_refused(tmp_path):
     root = classes(tmp_path, {"a": 2, "b": 2}, "x,y\n")
     (root / "b" / "00.csv").write_text("y,x\n1,2\n")
     with pytest.raises(DataError, match=r"has the channels y, x, and .*csv has x, y: expected the"):
         load(root)
 
 
-def test_what_does_not_fit_into_memory_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch):
     many = classes(tmp_path / "many", {"a": 20, "b": 20})
     _train(x=np.zeros((8, 500, 2)))(tmp_path / "zipped")
     np.savez_compressed(tmp_path / "zipped" / "train.npz", **batch(x=np.zeros((8, 500, 2))))

@@ -52,7 +52,7 @@ def packed(files: dict[str, bytes]) -> bytes:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Path:
+def small(monkeypatch, cache):
     """An empty cache, and archives of any content taken for the published ones."""
     monkeypatch.setattr(har, "COUNTS", COUNTS)
     for name in ("HAR2", "HAR6"):
@@ -75,9 +75,7 @@ def write(root: Path, files: dict[str, bytes], *, unpacked: bool) -> None:
 
 @pytest.mark.parametrize("unpacked", [False, True], ids=["archive", "folder"])
 @pytest.mark.parametrize("place", ["har", "har2", "."])
-def test_the_official_windows_are_read(
-    small: Path, tmp_path: Path, place: str, unpacked: bool
-) -> None:
+def test_the_official_windows_are_read(small, tmp_path, place, unpacked):
     files, windows = official()
     write(tmp_path / place, files, unpacked=unpacked)
     six = data.load("har6", tmp_path, download=False)
@@ -90,7 +88,7 @@ def test_the_official_windows_are_read(
         assert found.groups.tolist() == windows[f"{split}.volunteer"].tolist()
 
 
-def test_har2_is_three_activities_against_three(small: Path, tmp_path: Path) -> None:
+def test_har2_is_three_activities_against_three(small, tmp_path):
     write(tmp_path, official()[0], unpacked=False)
     two = data.load("har2", tmp_path, download=False)
     first = {"SITTING", "LAYING", "WALKING_UPSTAIRS"}
@@ -99,9 +97,7 @@ def test_har2_is_three_activities_against_three(small: Path, tmp_path: Path) -> 
     assert two.test.targets.tolist() == [int(not each) for each in named]
 
 
-def test_the_windows_are_made_once(
-    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_windows_are_made_once(small, tmp_path, monkeypatch):
     write(tmp_path, official()[0], unpacked=False)
     first = data.load("har2", tmp_path, download=False)
     monkeypatch.setattr(har, "_parse", lambda paths: pytest.fail("the files were read again"))
@@ -124,9 +120,7 @@ def test_the_windows_are_made_once(
         ("test/Inertial Signals/body_acc_x_test.txt", None, r"does not contain .*body_acc_x_test"),
     ],
 )
-def test_another_archive_is_refused(
-    small: Path, tmp_path: Path, name: str, content: bytes | None, message: str
-) -> None:
+def test_another_archive_is_refused(small, tmp_path, name, content, message):
     files, _ = official()
     files.pop(name)
     if content is not None:
@@ -137,7 +131,7 @@ def test_another_archive_is_refused(
     assert not list(small.rglob("*.safetensors"))
 
 
-def test_the_published_archive_is_known_by_its_checksum(cache: Path, tmp_path: Path) -> None:
+def test_the_published_archive_is_known_by_its_checksum(cache, tmp_path):
     write(tmp_path, official()[0], unpacked=False)
     with pytest.raises(DataError, match=r"Dataset\.zip is damaged or the wrong file: its sha256"):
         data.load("har2", tmp_path, download=False)
@@ -165,7 +159,7 @@ def raw(root: Path) -> dict[str, np.ndarray]:
     return content
 
 
-def test_windows_are_cut_from_filtered_signals(small: Path, tmp_path: Path) -> None:
+def test_windows_are_cut_from_filtered_signals(small, tmp_path):
     from scipy import signal  # takes as long to import as all else here to collect
 
     content = raw(tmp_path)
@@ -192,7 +186,7 @@ def test_windows_are_cut_from_filtered_signals(small: Path, tmp_path: Path) -> N
         np.testing.assert_allclose(part.inputs.numpy(), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_official_windows_come_before_rebuilt_ones(small: Path, tmp_path: Path) -> None:
+def test_official_windows_come_before_rebuilt_ones(small, tmp_path):
     raw(tmp_path)
     write(tmp_path, official()[0], unpacked=True)
     assert data.load("har2", tmp_path, download=False).title == "HAR-2"
@@ -201,7 +195,7 @@ def test_official_windows_come_before_rebuilt_ones(small: Path, tmp_path: Path) 
 # --- what is kept --------------------------------------------------------------------------------
 
 
-def test_a_damaged_file_of_the_cache_is_made_again(cache: Path) -> None:
+def test_a_damaged_file_of_the_cache_is_made_again(cache):
     made = []
 
     def make() -> dict[str, torch.Tensor]:
@@ -225,7 +219,7 @@ def test_a_damaged_file_of_the_cache_is_made_again(cache: Path) -> None:
 
 @pytest.mark.data
 @pytest.mark.filterwarnings("ignore:HAR")
-def test_the_real_signals_give_the_windows_that_were_counted(real: Path) -> None:
+def test_the_real_signals_give_the_windows_that_were_counted(real):
     if not any(remote.find(data_folders("har6")) for remote in har.HAR6.remotes):
         pytest.skip("EQUILIBRIA_DATA names no folder with HAR")
     six: SequenceSet = data.load("har6", download=False)

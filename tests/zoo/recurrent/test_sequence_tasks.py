@@ -15,7 +15,7 @@ from equilibria.zoo.vision.model.single_scale import DenseConfig
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """Sequences of 5 to 9 steps of two channels, from four people, in two classes."""
     generator = np.random.default_rng(0)
     lengths = generator.integers(5, 10, 48)
@@ -39,7 +39,7 @@ def train(folder: Path, out: Path, *options: str) -> None:
 
 
 class TestStandardisation:
-    def test_is_of_the_training_sequences_without_their_padding(self, folder: Path) -> None:
+    def test_is_of_the_training_sequences_without_their_padding(self, folder):
         loaded = task(folder)
         (x, lengths), _ = loaded.samples["train"][slice(0, 48)]
         there = torch.arange(9) < lengths[:, None]
@@ -48,22 +48,20 @@ class TestStandardisation:
         torch.testing.assert_close(deviation, torch.ones(2), atol=1e-5, rtol=0)
         assert not x[~there].any()
 
-    def test_a_constant_channel_stays_finite(self, folder: Path) -> None:
+    def test_a_constant_channel_stays_finite(self, folder):
         content = dict(np.load(folder / "train.npz"))
         content["x"][..., 1] = 1e6
         np.savez(folder / "train.npz", **content)
         (x, _), _ = task(folder).samples["train"][slice(0, 48)]
         assert x.isfinite().all() and not x[..., 1].any()
 
-    def test_compressed_signals_keep_their_sign_and_gain_where_they_are_small(
-        self, folder: Path
-    ) -> None:
+    def test_compressed_signals_keep_their_sign_and_gain_where_they_are_small(self, folder):
         (plain, _), _ = task(folder).samples["train"][slice(0, 48)]
         (x, _), _ = task(folder, compress=0.1).samples["train"][slice(0, 48)]
         expected = torch.asinh(10 * plain) / torch.asinh(torch.tensor(10.0))
         torch.testing.assert_close(x, expected)
 
-    def test_noise_is_added_in_training_alone(self, folder: Path) -> None:
+    def test_noise_is_added_in_training_alone(self, folder):
         loaded = task(folder, noise=0.5)
         batch = loaded.feed(48, 0).batch(0)
         noisy = loaded.augment(batch).inputs[0] - batch.inputs[0]
@@ -78,13 +76,13 @@ class TestStandardisation:
             *({"compress": 0.0}, {"compress": 0.1, "standardize": False}),
         ],
     )
-    def test_impossible_options_are_refused(self, options) -> None:
+    def test_impossible_options_are_refused(self, options):
         with pytest.raises(ValueError):
             SequenceClassification(**options)
 
 
 class TestSelection:
-    def test_whole_volunteers_are_set_aside(self, folder: Path) -> None:
+    def test_whole_volunteers_are_set_aside(self, folder):
         loaded = task(folder, valid=0.25)
         sets = {
             name: {*each.groups.tolist()} for name, each in loaded.samples.items() if name != "test"
@@ -93,15 +91,15 @@ class TestSelection:
         assert not sets["valid"] & sets["train"]
         assert loaded.eval_split == "valid"
 
-    def test_one_volunteer_cannot_be_set_aside(self) -> None:
+    def test_one_volunteer_cannot_be_set_aside(self):
         with pytest.raises(ValueError, match="all training sequences are of one group"):
             choose_groups(torch.zeros(5, dtype=torch.int64), 0.5)
 
-    def test_all_but_one_can_be_at_most(self) -> None:
+    def test_all_but_one_can_be_at_most(self):
         assert len(choose_groups(torch.arange(4), 0.99)) == 3
         assert len(choose_groups(torch.arange(4), 0.01)) == 1
 
-    def test_a_class_that_would_not_be_learned_from_is_refused(self, folder: Path) -> None:
+    def test_a_class_that_would_not_be_learned_from_is_refused(self, folder):
         content = dict(np.load(folder / "train.npz"))
         content["y"] = (content["groups"] == choose_groups(torch.arange(4), 0.25).item()).astype(
             int
@@ -113,8 +111,8 @@ class TestSelection:
 
 class TestRuns:
     def test_a_run_is_evaluated_on_other_sequences_as_it_saw_its_own(
-        self, folder: Path, tmp_path: Path, capsys
-    ) -> None:
+        self, folder, tmp_path, capsys
+    ):
         train(folder, tmp_path / "run")
         seen = json.loads((tmp_path / "run" / "sequences.json").read_text("utf-8"))
         assert seen["labels"] == ["0", "1"] and len(seen["standardise"]["mean"]) == 2
@@ -129,7 +127,7 @@ class TestRuns:
             tuple(seen["standardise"]["mean"]), tuple(seen["standardise"]["deviation"])
         )
 
-    def test_other_channels_are_refused(self, folder: Path, tmp_path: Path) -> None:
+    def test_other_channels_are_refused(self, folder, tmp_path):
         train(folder, tmp_path / "run")
         content = dict(np.load(folder / "test.npz"))
         content["x"] = content["x"][..., :1]
@@ -141,14 +139,12 @@ class TestRuns:
             SequenceClassification(data=str(other)).load_other(tmp_path / "run")
 
     @pytest.mark.parametrize("cell", ["LSTM", "ImplicitERNN"])
-    def test_any_cell_trains_from_the_command_line(
-        self, folder: Path, tmp_path: Path, cell: str, capsys
-    ) -> None:
+    def test_any_cell_trains_from_the_command_line(self, folder, tmp_path, cell, capsys):
         train(folder, tmp_path / "run", "--model.cell.name", cell)
         lines = (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()
         evals = json.loads(lines[-1])["train"]["forward"]["evals"]
         assert (evals is not None) == (cell == "ImplicitERNN")
 
-    def test_tokens_are_no_signals(self, folder: Path) -> None:
+    def test_tokens_are_no_signals(self, folder):
         with pytest.raises(ValueError, match="describes no classifier of sequences"):
             task(folder).complete(DenseConfig())

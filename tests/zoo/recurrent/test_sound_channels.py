@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from equilibria.zoo.recurrent.data import load
 TONE = 0.6 * np.sin(np.arange(1600) * 0.07)
 
 
-def test_a_channel_is_chosen(tmp_path: Path) -> None:
+def test_a_channel_is_chosen(tmp_path):
     for label, number in itertools.product("ab", range(2)):
         path = tmp_path / label / f"{number}.flac"
         path.parent.mkdir(exist_ok=True)

@@ -4,7 +4,6 @@ import hashlib
 import io
 import math
 import tarfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +25,7 @@ def tone(hertz: float, seconds: float = 1.0, rate: int = sound.RATE) -> torch.Te
     return 0.5 * torch.sin(torch.arange(int(seconds * rate)) * (2 * math.pi * hertz / rate))
 
 
-def test_a_second_has_99_steps_of_32_features() -> None:
+def test_a_second_has_99_steps_of_32_features():
     assert sound.log_mel(tone(440)).shape == (99, 32)
     assert sound.log_mel(torch.zeros(3, 2, 16_000)).shape == (3, 2, 99, 32)
     assert [sound.steps(n) for n in (1, 400, 401, 560, 561)] == [1, 1, 2, 2, 3]
@@ -36,7 +35,7 @@ def test_a_second_has_99_steps_of_32_features() -> None:
         sound.log_mel(torch.zeros(0))
 
 
-def test_a_step_is_the_spectrum_of_its_own_25_ms() -> None:
+def test_a_step_is_the_spectrum_of_its_own_25_ms():
     wave = torch.rand(16_000, generator=torch.Generator().manual_seed(0)) - 0.5
     features = sound.log_mel(wave)
     for step in (0, 7, 98):
@@ -49,12 +48,12 @@ def test_a_step_is_the_spectrum_of_its_own_25_ms() -> None:
 
 
 @pytest.mark.parametrize("hertz", [100, 440, 1000, 3000, 7000])
-def test_a_tone_is_in_the_filter_around_its_frequency(hertz: float) -> None:
+def test_a_tone_is_in_the_filter_around_its_frequency(hertz):
     place = 2595 * math.log10(1 + hertz / 700) / (2595 * math.log10(1 + 8000 / 700)) * 33 - 1
     assert abs(int(sound.log_mel(tone(hertz))[50].argmax()) - place) <= 0.6
 
 
-def test_every_filter_is_a_triangle_over_some_frequencies() -> None:
+def test_every_filter_is_a_triangle_over_some_frequencies():
     filters = sound.filters()
     assert filters.shape == (257, 32)
     assert ((filters > 0).sum(0) >= 3).all()
@@ -64,7 +63,7 @@ def test_every_filter_is_a_triangle_over_some_frequencies() -> None:
     assert torch.allclose(filters[inside].sum(1), torch.ones(()), atol=1e-6)
 
 
-def test_loudness_adds_a_constant_and_silence_lies_at_the_floor() -> None:
+def test_loudness_adds_a_constant_and_silence_lies_at_the_floor():
     wave = torch.randn(16_000, generator=torch.Generator().manual_seed(1)) * 0.1
     louder = sound.log_mel(2 * wave) - sound.log_mel(wave)
     assert torch.allclose(louder, torch.tensor(4.0).log(), atol=1e-4)
@@ -113,13 +112,13 @@ def noises() -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def files() -> dict[str, bytes]:
+def files():
     words = utterances()
     return {**words, **listed(words), **noises(), "README.md": b"nobody asked for this one"}
 
 
 @pytest.fixture(scope="module")
-def archive(files: dict[str, bytes]) -> bytes:
+def archive(files):
     return packed(files)
 
 
@@ -146,7 +145,7 @@ def served(monkeypatch: pytest.MonkeyPatch, server: FileServer, content: bytes) 
 
 
 @pytest.fixture
-def server(cache: Path, archive: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+def server(cache, archive, monkeypatch):
     """A server with a small archive in place of Speech Commands."""
     with serving() as server:
         served(monkeypatch, server, archive)
@@ -164,9 +163,7 @@ def counts(found: SequenceSet) -> list[list[int]]:
     return [split.targets.bincount().tolist() for split in splits if split is not None]
 
 
-def test_google12_and_google30_share_a_download_and_the_features(
-    server: FileServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_google12_and_google30_share_a_download_and_the_features(server, monkeypatch):
     twelve = data.load("google12", kind=SequenceSet)
     monkeypatch.setattr(speech, "_features", None)  # they are in the cache
     thirty = data.load("google30", kind=SequenceSet)
@@ -182,7 +179,7 @@ def test_google12_and_google30_share_a_download_and_the_features(
     assert twelve.checksum == data.load("google12").checksum != thirty.checksum
 
 
-def test_a_class_has_the_sound_of_its_word(server: FileServer) -> None:
+def test_a_class_has_the_sound_of_its_word(server):
     thirty = data.load("google30", kind=SequenceSet)
     twelve = data.load("google12", kind=SequenceSet)
     for found, words in ((thirty, speech.WORDS), (twelve, speech.COMMANDS)):
@@ -199,7 +196,7 @@ def test_a_class_has_the_sound_of_its_word(server: FileServer) -> None:
             assert list(PITCH.values())[nearest] in others
 
 
-def test_a_short_utterance_has_silence_before_it(server: FileServer) -> None:
+def test_a_short_utterance_has_silence_before_it(server):
     thirty = data.load("google30", kind=SequenceSet)
     loud = thirty.test.inputs.amax(2)  # the first speaker of each word is among those to test on
     short = loud[:, 0] < 0
@@ -207,7 +204,7 @@ def test_a_short_utterance_has_silence_before_it(server: FileServer) -> None:
     assert (loud[short][:, :45] < 0).all() and (loud[:, 52:] > 0).all()
 
 
-def test_no_speaker_and_no_noise_is_on_two_sides(server: FileServer) -> None:
+def test_no_speaker_and_no_noise_is_on_two_sides(server):
     for name in ("google12", "google30"):
         found = data.load(name, kind=SequenceSet)
         assert found.valid is not None
@@ -219,7 +216,7 @@ def test_no_speaker_and_no_noise_is_on_two_sides(server: FileServer) -> None:
     assert len(of_noise) == 2 and not set(of_noise.tolist()) & set(of_speech.tolist())
 
 
-def test_silence_is_a_stretch_of_noise_at_many_volumes(server: FileServer) -> None:
+def test_silence_is_a_stretch_of_noise_at_many_volumes(server):
     train = data.load("google12", kind=SequenceSet).train
     energy = train.inputs[train.targets == 10].exp().mean((1, 2))
     assert energy.max() > 4 * energy.min()
@@ -228,9 +225,7 @@ def test_silence_is_a_stretch_of_noise_at_many_volumes(server: FileServer) -> No
     assert energy.max() < 1.2 * full
 
 
-def test_the_unpacked_archive_is_found_with_and_without_its_lists(
-    cache: Path, files: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_the_unpacked_archive_is_found_with_and_without_its_lists(cache, files, tmp_path):
     unpack(files, tmp_path / "speech_commands_v0.01")
     found = data.load("google30", tmp_path, download=False)
     assert counts(found) == [[9] * 30, [1] * 30, [2] * 30]
@@ -243,7 +238,7 @@ def test_the_unpacked_archive_is_found_with_and_without_its_lists(
     assert found.checksum != hashed.checksum
 
 
-def test_the_hash_gives_the_splits_that_warden_published() -> None:
+def test_the_hash_gives_the_splits_that_warden_published():
     # Of rows of validation_list.txt and testing_list.txt in the official archive.
     valid = ("31f01a8d", "099d52ad", "dca2797e", "6d0ad764", "50f55535", "bfbd0e6b", "32ad5b65")
     test = ("bb05582b", "97f4c236", "f2e59fea", "fdb5155e", "dc75148d", "3f170018", "18f8afd5")
@@ -262,13 +257,7 @@ def test_the_hash_gives_the_splits_that_warden_published() -> None:
         ("_background_noise_/", r"has no _background_noise_/\*\.wav"),
     ],
 )
-def test_an_incomplete_archive_is_refused(
-    server: FileServer,
-    files: dict[str, bytes],
-    monkeypatch: pytest.MonkeyPatch,
-    without: str,
-    message: str,
-) -> None:
+def test_an_incomplete_archive_is_refused(server, files, monkeypatch, without, message):
     fewer = {name: each for name, each in files.items() if not name.startswith(without)}
     served(monkeypatch, server, packed(fewer))
     with pytest.raises(DataError, match=message):
@@ -282,30 +271,21 @@ def test_an_incomplete_archive_is_refused(
         ("_background_noise_/tap.wav", 8, r"tap\.wav is too short: a tenth has to be a second"),
     ],
 )
-def test_a_damaged_recording_is_named(
-    server: FileServer,
-    files: dict[str, bytes],
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    seconds: int,
-    message: str,
-) -> None:
+def test_a_damaged_recording_is_named(server, files, monkeypatch, name, seconds, message):
     damaged = as_wav(tone(440, seconds)) if seconds else as_wav(tone(440))[:36]
     served(monkeypatch, server, packed({**files, name: damaged}))
     with pytest.raises(DataError, match=message):
         data.load("google30")
 
 
-def test_an_archive_that_is_cut_off_is_damaged(
-    server: FileServer, archive: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_that_is_cut_off_is_damaged(server, archive, tmp_path, monkeypatch):
     served(monkeypatch, server, archive[:-1000])
     with pytest.raises(DataError, match=r"speech_commands_v0\.01\.tar\.gz is damaged"):
         data.load("google12", tmp_path)
 
 
 @pytest.mark.data
-def test_the_real_archive_has_the_papers_numbers(real: Path) -> None:
+def test_the_real_archive_has_the_papers_numbers(real):
     if not speech.GOOGLE12.remotes[0].find(remote.data_folders("google12")):
         pytest.skip("EQUILIBRIA_DATA names no folder with Speech Commands")
     twelve = data.load("google12", download=False, kind=SequenceSet)
@@ -326,7 +306,7 @@ def folder(root: Path, rate: int = 16_000, seconds: tuple[float, ...] = (1.0,) *
     return root
 
 
-def test_a_folder_of_recordings_has_a_class_for_each_subfolder(tmp_path: Path) -> None:
+def test_a_folder_of_recordings_has_a_class_for_each_subfolder(tmp_path):
     found = data.load(str(folder(tmp_path / "words")), kind=SequenceSet)
     assert (found.title, found.labels) == ("words", ("high", "low"))
     assert found.train.inputs.shape == (12, 99, 32) and found.test.inputs.shape == (4, 99, 32)
@@ -336,7 +316,7 @@ def test_a_folder_of_recordings_has_a_class_for_each_subfolder(tmp_path: Path) -
         assert (peaks[split.targets == 0] > 15).all() and (peaks[split.targets == 1] < 8).all()
 
 
-def test_a_table_of_recordings_keeps_speakers_on_one_side(tmp_path: Path) -> None:
+def test_a_table_of_recordings_keeps_speakers_on_one_side(tmp_path):
     folder(tmp_path)
     rows = [f"{word}/{n}.wav,{word},speaker {n % 4}" for word in ("high", "low") for n in range(8)]
     (tmp_path / "labels.csv").write_text("\n".join(["file,label,group", *rows]))
@@ -346,7 +326,7 @@ def test_a_table_of_recordings_keeps_speakers_on_one_side(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("rate", [8_000, 11_025, 22_050, 44_100, 48_000])
-def test_recordings_of_any_rate_have_the_same_features(tmp_path: Path, rate: int) -> None:
+def test_recordings_of_any_rate_have_the_same_features(tmp_path, rate):
     for hertz in (300, 2000):
         sound.write(tmp_path / "a.wav", tone(hertz, rate=rate), rate)
         found, expected = sound.features(tmp_path / "a.wav"), sound.log_mel(tone(hertz))
@@ -356,7 +336,7 @@ def test_recordings_of_any_rate_have_the_same_features(tmp_path: Path, rate: int
         assert difference[expected[inner] > 0].max() < 0.1
 
 
-def test_recordings_of_any_length_are_padded_and_keep_their_lengths(tmp_path: Path) -> None:
+def test_recordings_of_any_length_are_padded_and_keep_their_lengths(tmp_path):
     folder(tmp_path, seconds=(0.01, 0.5, 1.0, 2.0))
     found = data.load(str(tmp_path), kind=SequenceSet).train
     assert found.lengths is not None
@@ -365,7 +345,7 @@ def test_recordings_of_any_length_are_padded_and_keep_their_lengths(tmp_path: Pa
         assert (inputs[length:] == 0).all() and (inputs[:length] != 0).all()
 
 
-def test_what_is_wrong_with_a_folder_of_recordings_is_named(tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_folder_of_recordings_is_named(tmp_path):
     folder(tmp_path, seconds=(0.1,) * 4)
     song = tmp_path / "high" / "song.wav"
     song.write_bytes(b"ID3" + bytes(100))

@@ -6,7 +6,6 @@ import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +18,7 @@ from equilibria.zoo.recurrent.task.sequences import SequenceClassification
 VALUES = np.array([[1.5, -2.25], [3.0, 4.5], [0.125, 1000.0]])
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": "  "}
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16")
-MAKES = list(
-    itertools.product(SEPARATORS, ".,", (False, True), ("\n", "\r\n"), ENCODINGS),
-)
+MAKES = list(itertools.product(SEPARATORS, ".,", (False, True), ("\n", "\r\n"), ENCODINGS))
 
 
 def folder(root: Path, content: str | bytes, name: str = "0.csv") -> Path:
@@ -35,9 +32,7 @@ def folder(root: Path, content: str | bytes, name: str = "0.csv") -> Path:
 
 
 @pytest.mark.parametrize("make", MAKES, ids=str)
-def test_every_make_gives_the_same_numbers(
-    tmp_path: Path, make: tuple[str, str, bool, str, str]
-) -> None:
+def test_every_make_gives_the_same_numbers(tmp_path, make):
     separator, decimal, header, newline, encoding = make
     cells = [[str(each).replace(".", decimal) for each in row] for row in VALUES.tolist()]
     if separator == "comma" and decimal == ",":  # which needs quotation marks
@@ -90,9 +85,7 @@ ONE = "2,126\n1,868\n1,5\n"
     ],
     ids=lambda each: repr(each)[:30],
 )
-def test_what_is_ambiguous_or_missing(
-    tmp_path: Path, text: str, options: dict[str, Any], expected: str | list[list[float]]
-) -> None:
+def test_what_is_ambiguous_or_missing(tmp_path, text, options, expected):
     root = folder(tmp_path, text)
     if isinstance(expected, str):
         with pytest.raises(DataError, match=expected):
@@ -102,7 +95,7 @@ def test_what_is_ambiguous_or_missing(
 
 
 @pytest.mark.parametrize("name", ["labels.csv", "train.npz", "a.npy"])
-def test_missing_values_of_other_forms(tmp_path: Path, name: str) -> None:
+def test_missing_values_of_other_forms(tmp_path, name):
     whole = np.array([[1.0, 5.0], [np.nan, 6.0], [3.0, 7.0]])
     if name == "train.npz":
         np.savez(tmp_path / name, x=np.stack([whole] * 8), y=np.arange(8) % 2 * 1.0)
@@ -122,7 +115,7 @@ def test_missing_values_of_other_forms(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("offset", [0.0, 1.7e9, 1e8])
 @pytest.mark.parametrize("form", ["csv", "npy", "npz"])
-def test_an_offset_costs_a_channel_nothing(tmp_path: Path, form: str, offset: float) -> None:
+def test_an_offset_costs_a_channel_nothing(tmp_path, form, offset):
     waves = 0.1 * np.sin(np.arange(40.0)[:, None] * [0.1, 0.3])
     if form == "npz":
         np.savez(tmp_path / "train.npz", x=np.stack([waves + offset] * 8), y=np.arange(8) % 2)
@@ -141,19 +134,19 @@ def test_an_offset_costs_a_channel_nothing(tmp_path: Path, form: str, offset: fl
     assert np.abs(x[0].numpy() - expected).max() < 1e-5
 
 
-def test_what_float32_holds_stays_float32(tmp_path: Path) -> None:
+def test_what_float32_holds_stays_float32(tmp_path):
     root = folder(tmp_path, "pressure\n101325.0\n101326.5\n101324.25\n")
     assert load(root).train.inputs.dtype == torch.float32
 
 
-def test_an_offset_that_is_not_subtracted_is_said(tmp_path: Path) -> None:
+def test_an_offset_that_is_not_subtracted_is_said(tmp_path):
     root = folder(tmp_path, "time,x\n1700000000.0,1.5\n1700000001.0,2.5\n")
     with pytest.warns(UserWarning, match="^time varies by less than float32 can tell"):
         SequenceClassification(data=str(root), standardize=False).load()
 
 
 @pytest.mark.parametrize("head", ["file,   label", "file   , label", "file;label", "label\tfile"])
-def test_a_list_of_files_may_be_aligned(tmp_path: Path, head: str) -> None:
+def test_a_list_of_files_may_be_aligned(tmp_path, head):
     sign = re.sub(r"\w", "", head)
     order = reversed if head.startswith("label") else list
     rows = []
@@ -164,7 +157,7 @@ def test_a_list_of_files_may_be_aligned(tmp_path: Path, head: str) -> None:
     assert load(tmp_path).labels == ("a", "b")
 
 
-def test_how_a_folder_is_read_is_for_that_folder(tmp_path: Path) -> None:
+def test_how_a_folder_is_read_is_for_that_folder(tmp_path):
     config = SequenceClassification(data=str(folder(tmp_path / "own", "1;2\n3;4,5\n")))
     assert replace(config, separator="semicolon").load().notes.endswith("decimal comma")
     with pytest.raises(ValueError, match="separator is for a folder of your own, and 'har2'"):
@@ -178,7 +171,7 @@ def test_how_a_folder_is_read_is_for_that_folder(tmp_path: Path) -> None:
     assert sum(len(each.targets) for each in found.batches("test", 3)) == 4  # all of it
 
 
-def test_labels_that_are_numbers_are_sorted_as_numbers(tmp_path: Path) -> None:
+def test_labels_that_are_numbers_are_sorted_as_numbers(tmp_path):
     lines = []
     for number, label in itertools.product(range(2), ("10.0", "2.0", "-1.5")):
         (tmp_path / f"{label}-{number}.csv").write_text("1.5,2.5\n")

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import torch
 from equilibria.run import data
 from equilibria.run.data import DataError
 from equilibria.zoo.recurrent.data import SequenceSet, yelp
-from file_server import FileServer, serving
+from file_server import serving
 
 TRAIN = [
     (5, "Great food, great service!\nWe'll be back."),
@@ -55,7 +55,7 @@ def zhang(train: bytes = as_csv(TRAIN), test: bytes = as_csv(TEST)) -> bytes:
 
 
 @pytest.fixture
-def server(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+def server(cache, monkeypatch):
     """A server with a few reviews in place of those of Zhang et al."""
     monkeypatch.setattr(yelp, "VOCABULARY", 4)
     with serving() as server:
@@ -91,7 +91,7 @@ def check(found: SequenceSet) -> None:
 # --- words ---------------------------------------------------------------------------------------
 
 
-def test_words_are_lower_case_and_without_punctuation() -> None:
+def test_words_are_lower_case_and_without_punctuation():
     assert yelp.words("We'll be BACK -- in '24, says Zoë!") == [
         *("we'll", "be", "back", "in", "24", "says", "zoë")
     ]
@@ -99,16 +99,14 @@ def test_words_are_lower_case_and_without_punctuation() -> None:
     assert yelp.words("a" * 300 + " b") == ["<unk>", "b"]
 
 
-def test_a_review_ends_after_300_words() -> None:
+def test_a_review_ends_after_300_words():
     assert yelp.words("word " * 299 + "last one") == ["word"] * 299 + ["last"]
 
 
 # --- both forms ----------------------------------------------------------------------------------
 
 
-def test_zhangs_reviews_are_downloaded_once_and_kept(
-    server: FileServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_zhangs_reviews_are_downloaded_once_and_kept(server, monkeypatch):
     found = data.load("yelp5", kind=SequenceSet)
     check(found)
     assert found.title == "Yelp-5 (Zhang et al. 2015)"
@@ -118,7 +116,7 @@ def test_zhangs_reviews_are_downloaded_once_and_kept(
     assert len(server.requests) == 1
 
 
-def test_yelps_own_file_comes_first_where_it_is(server: FileServer, tmp_path: Path) -> None:
+def test_yelps_own_file_comes_first_where_it_is(server, tmp_path):
     found = data.load("yelp5", official(tmp_path), train=3, test=3, kind=SequenceSet)
     check(found)
     assert found.title == "Yelp-5"
@@ -126,7 +124,7 @@ def test_yelps_own_file_comes_first_where_it_is(server: FileServer, tmp_path: Pa
     assert server.requests == []
 
 
-def test_the_first_reviews_train_and_the_next_test(server: FileServer, tmp_path: Path) -> None:
+def test_the_first_reviews_train_and_the_next_test(server, tmp_path):
     found = data.load("yelp5", official(tmp_path), train=2, test=1, kind=SequenceSet)
     assert found.train.targets.tolist() == [4, 0] and found.test.targets.tolist() == [2]
     found = data.load("yelp5", train=2, test=1, kind=SequenceSet)
@@ -135,28 +133,26 @@ def test_the_first_reviews_train_and_the_next_test(server: FileServer, tmp_path:
         data.load("yelp5", train=0)
 
 
-def test_too_few_reviews_are_named(server: FileServer, tmp_path: Path) -> None:
+def test_too_few_reviews_are_named(server, tmp_path):
     with pytest.raises(DataError, match=r"json has no reviews to test on"):
         data.load("yelp5", official(tmp_path))
     with pytest.raises(DataError, match=r"json has 3 reviews to test on: expected 4"):
         data.load("yelp5", tmp_path, train=3, test=4)
 
 
-def test_both_forms_are_the_same_reviews(server: FileServer, tmp_path: Path) -> None:
+def test_both_forms_are_the_same_reviews(server, tmp_path):
     one = data.load("yelp5", official(tmp_path), train=3, test=3)
     assert one.checksum == data.load("yelp5").checksum
 
 
-def test_how_to_get_it_is_said(cache: Path, tmp_path: Path) -> None:
+def test_how_to_get_it_is_said(cache, tmp_path):
     with pytest.raises(
         DataError, match=r"yelp_review_full_csv\.tgz was not found in .*Accept Yelp's terms at http"
     ):
         data.load("yelp5", tmp_path, download=False)
 
 
-def test_the_vocabulary_is_of_the_training_reviews_alone(
-    server: FileServer, tmp_path: Path
-) -> None:
+def test_the_vocabulary_is_of_the_training_reviews_alone(server, tmp_path):
     tested = [(1, "spicy " * 200)] * 3
     official(tmp_path, as_json([*TRAIN, *tested]))
     found = data.load("yelp5", tmp_path, train=3, test=3, kind=SequenceSet)
@@ -182,15 +178,13 @@ def test_the_vocabulary_is_of_the_training_reviews_alone(
         b"[" * 200_000,
     ],
 )
-def test_a_line_that_is_no_review_is_named(server: FileServer, tmp_path: Path, line: bytes) -> None:
+def test_a_line_that_is_no_review_is_named(server, tmp_path, line):
     official(tmp_path, as_json(TRAIN[:2]) + line + b"\n" + as_json(TEST))
     with pytest.raises(DataError, match=r"line 3 of .*review\.json is no review .* stars and text"):
         data.load("yelp5", tmp_path, train=3, test=3)
 
 
-def test_no_more_of_a_long_line_is_read_than_of_a_review(
-    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_of_a_long_line_is_read_than_of_a_review(server, tmp_path, monkeypatch):
     monkeypatch.setattr(yelp, "_LONGEST", 1000)
     official(tmp_path, as_json([*TRAIN, (3, "x" * 1000)]))
     with pytest.raises(DataError, match=r"line 4 of .*review\.json is no review"):
@@ -210,7 +204,7 @@ def test_no_more_of_a_long_line_is_read_than_of_a_review(
     ],
     ids=["cut off", "no archive", "empty", "stars", "columns", "text", "none"],
 )
-def test_a_damaged_archive_is_named(server: FileServer, content: bytes, message: str) -> None:
+def test_a_damaged_archive_is_named(server, content, message):
     server.files["yelp_review_full_csv.tgz"] = content
     with pytest.raises(DataError, match=message):
         data.load("yelp5")
