@@ -5,6 +5,8 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 
 class FileServer(http.server.ThreadingHTTPServer):
@@ -88,3 +90,13 @@ def serving() -> Iterator[FileServer]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def serve_entry(patch: Any, server: FileServer, module: Any, name: str, **changes: Any) -> None:
+    """Let a registered data set of a module be downloaded from the server."""
+    entry = getattr(module, name)
+    remotes = tuple(
+        replace(remote, addresses=(server.url(""),), **changes) if remote.addresses else remote
+        for remote in entry.remotes
+    )
+    patch.setattr(module, name, replace(entry, remotes=remotes))

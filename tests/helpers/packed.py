@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 
@@ -20,14 +20,25 @@ PARTS = {
 MEMBERS = {f"{n:03}.cls": f"{n}\n".encode() * 200 for n in range(8)}
 
 
-def tar_of(files: Iterable[tuple[str, bytes]], form: int = tarfile.PAX_FORMAT) -> bytes:
+def tar_of(
+    files: Iterable[tuple[str, bytes]], form: int = tarfile.PAX_FORMAT, mode: str = "w"
+) -> bytes:
     """An archive of files, each a name and its content."""
     content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w", format=form) as packed:
+    with tarfile.open(fileobj=content, mode=mode, format=form) as packed:
         for name, each in files:
             entry = tarfile.TarInfo(name)
             entry.size = len(each)
             packed.addfile(entry, io.BytesIO(each))
+    return content.getvalue()
+
+
+def zip_of(files: Mapping[str, bytes], folder: str = "") -> bytes:
+    """An archive of files in a folder that ends in a slash."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
+        for name, each in files.items():
+            packed.writestr(f"{folder}{name}", each)
     return content.getvalue()
 
 

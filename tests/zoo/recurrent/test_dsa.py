@@ -1,8 +1,6 @@
 """Daily and sports activities: the archive or its folders, the split by persons, and damage."""
 
 import io
-import zipfile
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +8,8 @@ import pytest
 from equilibria.run import data
 from equilibria.run.data import DataError
 from equilibria.zoo.recurrent.data import SequenceSet, dsa
-from file_server import serving
+from file_server import serve_entry, serving
+from packed import zip_of
 
 SEGMENTS = 2
 
@@ -39,16 +38,7 @@ def files():
 
 @pytest.fixture(scope="module")
 def archive(files):
-    return packed(files)
-
-
-def packed(files: dict[str, bytes]) -> bytes:
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        archive.writestr("data/", b"")
-        for name, each in files.items():
-            archive.writestr(f"data/{name}", each)
-    return content.getvalue()
+    return zip_of({"": b"", **files}, "data/")
 
 
 @pytest.fixture
@@ -57,9 +47,7 @@ def server(cache, archive, monkeypatch):
     monkeypatch.setattr(dsa, "SEGMENTS", SEGMENTS)
     with serving() as server:
         server.files["daily+and+sports+activities.zip"] = archive
-        official, *more = dsa.DSA19.remotes
-        official = replace(official, addresses=(server.url(""),))
-        monkeypatch.setattr(dsa, "DSA19", replace(dsa.DSA19, remotes=(official, *more)))
+        serve_entry(monkeypatch, server, dsa, "DSA19")
         yield server
 
 
@@ -121,7 +109,7 @@ def test_a_damaged_segment_is_named(server, files, content, message):
     broken = {**files, "a03/p2/s01.txt": content or b""}
     if content is None:
         del broken["a03/p2/s01.txt"]
-    server.files["daily+and+sports+activities.zip"] = packed(broken)
+    server.files["daily+and+sports+activities.zip"] = zip_of(broken, "data/")
     with pytest.raises(DataError, match=message):
         data.load("dsa19")
 

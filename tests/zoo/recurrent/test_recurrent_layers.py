@@ -150,43 +150,26 @@ class TestInPlaceOfTorchsLSTM:
 class TestKnownCells:
     """The same numbers as torch's own kernels, given the same weights."""
 
-    def test_the_lstm_is_torchs(self):
-        ours, theirs = layer("LSTM"), nn.LSTM(3, 4).double()
-        order = [0, 1, 3, 2]  # ours: i, f, o, g; torch's: i, f, g, o
+    @pytest.mark.parametrize(
+        ("ours", "theirs", "order"),
+        [
+            ("RNN", nn.RNN, [0]),
+            ("LSTM", nn.LSTM, [0, 1, 3, 2]),  # ours: i, f, o, g; torch's: i, f, g, o
+            ("GRU", nn.GRU, [1, 0, 2]),  # ours: q, r, n; torch's: r, z, n
+        ],
+    )
+    def test_a_known_cell_is_torchs(self, ours, theirs, order):
+        ours, theirs = layer(ours), theirs(3, 4).double()
         cell = ours.cells[0]
+        pairs = {theirs.weight_ih_l0: cell.injection.weight, theirs.weight_hh_l0: cell.U}
+        pairs[theirs.bias_ih_l0] = cell.injection.bias
         with torch.no_grad():
-            for source, target in [
-                (cell.injection.weight, theirs.weight_ih_l0),
-                (cell.U, theirs.weight_hh_l0),
-                (cell.injection.bias, theirs.bias_ih_l0),
-            ]:
-                target.copy_(torch.cat([source.chunk(4)[k] for k in order]))
+            for target, source in pairs.items():
+                parts = source.chunk(len(order))
+                target.copy_(torch.cat([parts[k] for k in order]))
             theirs.bias_hh_l0.zero_()
-        (y, (h, c)), (expected, state) = ours(sequences()), theirs(sequences())
-        torch.testing.assert_close((y, h, c), (expected, *state))
-
-    def test_the_gru_is_torchs(self):
-        ours, theirs = layer("GRU"), nn.GRU(3, 4).double()
-        cell = ours.cells[0]
-        order = [1, 0, 2]  # ours: q, r, n; torch's: r, z, n
-        with torch.no_grad():
-            cell.c.copy_(torch.arange(4.0))
-            for source, target in [
-                (cell.injection.weight, theirs.weight_ih_l0),
-                (cell.U, theirs.weight_hh_l0),
-                (cell.injection.bias, theirs.bias_ih_l0),
-            ]:
-                target.copy_(torch.cat([source.chunk(3)[k] for k in order]))
-            theirs.bias_hh_l0.copy_(torch.cat([torch.zeros(8), cell.c]))
-        torch.testing.assert_close(ours(sequences()), theirs(sequences()))
-
-    def test_the_rnn_is_torchs(self):
-        ours, theirs = layer("RNN"), nn.RNN(3, 4).double()
-        with torch.no_grad():
-            theirs.weight_ih_l0.copy_(ours.cells[0].injection.weight)
-            theirs.weight_hh_l0.copy_(ours.cells[0].U)
-            theirs.bias_ih_l0.copy_(ours.cells[0].injection.bias)
-            theirs.bias_hh_l0.zero_()
+            if isinstance(theirs, nn.GRU):
+                theirs.bias_hh_l0[8:] = cell.c.copy_(torch.arange(4.0))
         torch.testing.assert_close(ours(sequences()), theirs(sequences()))
 
     def test_the_matrix_of_a_spectral_cell_has_the_singular_values_it_should(self):

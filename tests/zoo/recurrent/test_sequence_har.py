@@ -1,7 +1,6 @@
 """HAR: the official windows packed and unpacked, those cut from raw signals, and damage."""
 
 import io
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from equilibria.run import data
 from equilibria.run.data import DataError
 from equilibria.zoo.io.remote import cache_tensors, data_folders
 from equilibria.zoo.recurrent.data import SequenceSet, har
+from packed import zip_of
 
 COUNTS = {"train": 12, "test": 6}
 
@@ -42,15 +42,6 @@ def text(array: np.ndarray, form: str) -> bytes:
     return buffer.getvalue()
 
 
-def packed(files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name, content in files.items():
-            archive.writestr(f"UCI HAR Dataset/{name}", content)
-        archive.writestr("__MACOSX/._x", b"x")
-    return buffer.getvalue()
-
-
 @pytest.fixture
 def small(monkeypatch, cache):
     """An empty cache, and archives of any content taken for the published ones."""
@@ -65,7 +56,8 @@ def small(monkeypatch, cache):
 def write(root: Path, files: dict[str, bytes], *, unpacked: bool) -> None:
     root.mkdir(parents=True, exist_ok=True)
     if not unpacked:
-        (root / "UCI HAR Dataset.zip").write_bytes(packed(files))
+        content = {"__MACOSX/._x": b"x"} | {f"UCI HAR Dataset/{k}": v for k, v in files.items()}
+        (root / "UCI HAR Dataset.zip").write_bytes(zip_of(content))
         return
     for name, content in files.items():
         path = root / "UCI HAR Dataset" / name

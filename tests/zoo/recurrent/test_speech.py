@@ -3,8 +3,6 @@
 import hashlib
 import io
 import math
-import tarfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,8 @@ from equilibria.run import data
 from equilibria.run.data import DataError
 from equilibria.zoo.io import remote, sound
 from equilibria.zoo.recurrent.data import SequenceSet, speech
-from file_server import FileServer, serving
+from file_server import FileServer, serve_entry, serving
+from packed import tar_of
 
 # --- features ------------------------------------------------------------------------------------
 
@@ -117,19 +116,13 @@ def files():
     return {**words, **listed(words), **noises(), "README.md": b"nobody asked for this one"}
 
 
+def packed(files: dict[str, bytes]) -> bytes:
+    return tar_of(((f"./{name}", each) for name, each in files.items()), mode="w:gz")
+
+
 @pytest.fixture(scope="module")
 def archive(files):
     return packed(files)
-
-
-def packed(files: dict[str, bytes]) -> bytes:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz", compresslevel=1) as archive:
-        for name, each in files.items():
-            entry = tarfile.TarInfo(f"./{name}")
-            entry.size = len(each)
-            archive.addfile(entry, io.BytesIO(each))
-    return content.getvalue()
 
 
 def served(monkeypatch: pytest.MonkeyPatch, server: FileServer, content: bytes) -> None:
@@ -138,10 +131,7 @@ def served(monkeypatch: pytest.MonkeyPatch, server: FileServer, content: bytes) 
     server.files[archive] = content
     checksums = {archive: f"sha256:{hashlib.sha256(content).hexdigest()}"}
     for name in ("GOOGLE12", "GOOGLE30"):
-        entry = getattr(speech, name)
-        official, *more = entry.remotes
-        official = replace(official, addresses=(server.url(""),), checksums=checksums)
-        monkeypatch.setattr(speech, name, replace(entry, remotes=(official, *more)))
+        serve_entry(monkeypatch, server, speech, name, checksums=checksums)
 
 
 @pytest.fixture

@@ -3,9 +3,7 @@
 import csv
 import io
 import json
-import tarfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,8 @@ import torch
 from equilibria.run import data
 from equilibria.run.data import DataError
 from equilibria.zoo.recurrent.data import SequenceSet, yelp
-from file_server import serving
+from file_server import serve_entry, serving
+from packed import tar_of
 
 TRAIN = [
     (5, "Great food, great service!\nWe'll be back."),
@@ -39,19 +38,14 @@ def as_csv(reviews: Sequence[tuple[int, str]]) -> bytes:
     return content.getvalue().encode()
 
 
-def packed(**files: bytes) -> bytes:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz") as archive:
-        for name, each in {"readme.txt": b"nobody asked", **files}.items():
-            entry = tarfile.TarInfo(f"yelp_review_full_csv/{name}")
-            entry.size = len(each)
-            archive.addfile(entry, io.BytesIO(each))
-    return content.getvalue()
+def packed(files: dict[str, bytes]) -> bytes:
+    names = {"readme.txt": b"nobody asked", **files}.items()
+    return tar_of(((f"yelp_review_full_csv/{k}", v) for k, v in names), mode="w:gz")
 
 
 def zhang(train: bytes = as_csv(TRAIN), test: bytes = as_csv(TEST)) -> bytes:
     # In this order: the test split comes first.
-    return packed(**{"test.csv": test, "train.csv": train})
+    return packed({"test.csv": test, "train.csv": train})
 
 
 @pytest.fixture
@@ -60,11 +54,7 @@ def server(cache, monkeypatch):
     monkeypatch.setattr(yelp, "VOCABULARY", 4)
     with serving() as server:
         server.files["yelp_review_full_csv.tgz"] = zhang()
-        remotes = [
-            replace(remote, addresses=(server.url(""),)) if remote.addresses else remote
-            for remote in yelp.YELP5.remotes
-        ]
-        monkeypatch.setattr(yelp, "YELP5", replace(yelp.YELP5, remotes=tuple(remotes)))
+        serve_entry(monkeypatch, server, yelp, "YELP5")
         yield server
 
 
@@ -196,7 +186,7 @@ def test_no_more_of_a_long_line_is_read_than_of_a_review(server, tmp_path, monke
     [
         (zhang()[:-60], r"no \.tgz file, or is cut"),
         (b"<html>", r"sent a page"),
-        (packed(), r"does not contain yelp_review_full_csv/train\.csv: it is a different file"),
+        (packed({}), r"does not contain yelp_review_full_csv/train\.csv: it is a different file"),
         (zhang(train=b'"1","a"\n"6","b"\n'), r"line 2 of .*train\.csv in .* no review \(it has 6"),
         (zhang(test=b'"1","a"\n"b"\n'), r"line 2 of .*test\.csv in .*csv\.tgz is no review"),
         (zhang(train=b'"1","\xff"\n'), r"of .*train\.csv in .* is no review"),
