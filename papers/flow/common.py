@@ -29,7 +29,7 @@ from equilibria.solve import JacobianFree, SolveWarning, Status
 from equilibria.zoo.flow.data import FlowSet
 from equilibria.zoo.flow.model import DEQFlow
 from equilibria.zoo.flow.model.configs import RAFTConfig
-from equilibria.zoo.flow.predict.engine import Follower
+from equilibria.zoo.flow.predict.tracking import Follower
 from equilibria.zoo.vision.data.segmentation import SegmentationSet
 from papers.measures import counterpart
 from papers.published import BAI_2022, read_published

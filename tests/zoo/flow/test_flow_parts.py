@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from equilibria.run.data.storage import DataError
-from equilibria.zoo.flow.predict.engine import Deadline, Follower, mismatch
 from equilibria.zoo.flow.predict.frames import Frame, find_frames, pair_frames, read_frame
+from equilibria.zoo.flow.predict.tracking import Deadline, Follower, mismatch
 from equilibria.zoo.io import video
 
 # --- where a solve begins ------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from hypothesis import given
 from mutations import FUZZ, bounded, mutated, put
 
 from equilibria.run.data import DataError
-from equilibria.zoo.language.data import corpus as text
+from equilibria.zoo.language.data import reading as text
 
 PROSE = "Zwölf Boxkämpfer jagen\nViktor 天地玄黃 \U0001f600 quer\n" * 3
 

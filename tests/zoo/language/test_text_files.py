@@ -18,9 +18,8 @@ from equilibria.run.data import DataError
 from equilibria.zoo.io import vocabulary
 from equilibria.zoo.io.vocabulary import tokenize
 from equilibria.zoo.language import data as text
-from equilibria.zoo.language.data import corpus as reading
-from equilibria.zoo.language.data import user
-from equilibria.zoo.language.data.corpus import Count, Piece
+from equilibria.zoo.language.data import reading, user
+from equilibria.zoo.language.data.reading import Count, Piece
 
 FEW = settings(
     max_examples=60,

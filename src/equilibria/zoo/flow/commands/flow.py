@@ -42,7 +42,6 @@ from equilibria.zoo.flow.data import write_flow
 from equilibria.zoo.flow.predict import frames as reader
 from equilibria.zoo.flow.predict.engine import (
     FOLDER,
-    Deadline,
     FlowOptions,
     allow_evals,
     check_pair,
@@ -54,6 +53,7 @@ from equilibria.zoo.flow.predict.engine import (
 from equilibria.zoo.flow.predict.frames import draw_all, draw_one
 from equilibria.zoo.flow.predict.network import FlowNetwork, Wanted, load
 from equilibria.zoo.flow.predict.submission import BENCHMARKS
+from equilibria.zoo.flow.predict.tracking import Deadline
 from equilibria.zoo.io import video
 from equilibria.zoo.io.colors import change_colors, color_png
 from equilibria.zoo.io.rows import Journal, journal

@@ -14,7 +14,8 @@ from typing import Any
 
 from equilibria.zoo.io.vocabulary import Unit, Vocabulary
 from equilibria.zoo.language.data import corpus, user
-from equilibria.zoo.language.data.corpus import Corpus, Errors, TextStatistics, TokenArray
+from equilibria.zoo.language.data.corpus import Corpus, TextStatistics, TokenArray
+from equilibria.zoo.language.data.reading import Errors
 from equilibria.zoo.language.data.trigram import Trigram
 
 __all__ = ["Corpus", "TextStatistics", "TokenArray", "Trigram", "Vocabulary", "available", "load"]

@@ -8,7 +8,8 @@ from typing import Any
 from equilibria.zoo.io.remote import Entry, Files, Remote
 from equilibria.zoo.io.vocabulary import Unit, Vocabulary
 from equilibria.zoo.language.data import corpus
-from equilibria.zoo.language.data.corpus import SPLITS, Corpus, EncodingOptions, Piece, Source
+from equilibria.zoo.language.data.corpus import SPLITS, Corpus, EncodingOptions, Source
+from equilibria.zoo.language.data.reading import Piece
 
 
 def read(

@@ -14,8 +14,9 @@ from equilibria.run.data.storage import DataError, read_errors
 from equilibria.zoo.io import download
 from equilibria.zoo.io.delimited import read_mark
 from equilibria.zoo.io.vocabulary import Unit
-from equilibria.zoo.language.data import corpus
-from equilibria.zoo.language.data.corpus import CONVERTED, Piece, Source, convert
+from equilibria.zoo.language.data import reading
+from equilibria.zoo.language.data.corpus import CONVERTED, Source
+from equilibria.zoo.language.data.reading import Piece, convert
 
 # --- splitting ------------------------------------------------------------------------------------
 
@@ -71,9 +72,9 @@ def _after(path: Path, sums: list[int], number: int, near: float) -> int:
     if number == 0:
         return 0
     block = int(np.searchsorted(sums, number)) - 1
-    start = block * corpus.BLOCK
+    start = block * reading.BLOCK
     last = _read(path, start - 1, 1) if start else b"\n"
-    ends = np.cumsum(_ends(_read(path, start, corpus.BLOCK), last))
+    ends = np.cumsum(_ends(_read(path, start, reading.BLOCK), last))
     place = start + int(np.searchsorted(ends, number - sums[block])) + 1
     last, rest = _read(path, place - 1, 1), _read(path, place, _NEAR)
     line = rest.find(b"\n") + 1
