@@ -55,3 +55,8 @@ def zipped(method: int = zipfile.ZIP_DEFLATED, folder: str = "MUTAG/", twice: st
             with pytest.warns(UserWarning, match="Duplicate"):
                 packed.writestr(f"{folder}MUTAG_{twice}.txt", "1\n")
     return content.getvalue()
+
+
+def flipped(content: bytes, place: int) -> bytes:
+    """With one bit changed."""
+    return content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :]

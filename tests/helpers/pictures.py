@@ -3,6 +3,7 @@
 import io
 import struct
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,18 @@ def folder(
         for number in range(count):
             picture(seed, size, mode).save(root / label / f"{number:03}.{suffix}")
             seed += 1
+    return root
+
+
+def scenes(root: Path, pairs: Iterable[tuple[np.ndarray, np.ndarray]], classes: str | None) -> Path:
+    """Write a folder of images and masks, by numbers of two digits, with a list of classes."""
+    for name in ("images", "masks"):
+        (root / name).mkdir(parents=True)
+    if classes is not None:
+        (root / "classes.txt").write_text(classes)
+    for k, pair in enumerate(pairs):
+        for name, each in zip(("images", "masks"), pair, strict=True):
+            Image.fromarray(each.astype(np.uint8)).save(root / name / f"{k:02}.png")
     return root
 
 

@@ -41,9 +41,7 @@ def test_a_linear_equilibrium_equals_the_dense_solution():
     torch.manual_seed(0)
     x, edge_index = normal(NODES, 4, seed=1), edges_of(NODES, 80, seed=2)
     layer = graph.EIGNN(4, 4, **TIGHT).double()
-    edges = layer.operands(x, edge_index)[1].value
-    s = torch.zeros(NODES, NODES, dtype=torch.float64)
-    s.index_put_((edges.receiver, edges.sender), edges.weight, accumulate=True)
+    s = dense(layer, x, edge_index)
     system = torch.eye(NODES * 4, dtype=torch.float64) - layer.cell.gamma * torch.kron(
         s, layer.cell.mixer.detach()
     )
@@ -212,7 +210,7 @@ def test_gradients_are_right_to_second_order_also_of_edge_weights():
         assert torch.autograd.gradgradcheck(f, given, atol=1e-4, fast_mode=True)
 
 
-@pytest.mark.parametrize("kind", [graph.EIGNN, graph.MGNNI, graph.GCN, graph.FiniteIGNN])
+@pytest.mark.parametrize("kind", KINDS[1:])
 def test_gradients_of_features_and_edge_weights(kind):
     torch.manual_seed(0)
     options = {}
@@ -266,7 +264,7 @@ def test_the_interface_of_pyg(kind):
 def test_weights_are_drawn_anew():
     torch.manual_seed(0)
     x, edge_index = torch.rand(6, 5), edges_of(6, 12, seed=1)
-    for kind in (graph.IGNN, graph.EIGNN, graph.MGNNI, graph.GCN, graph.FiniteIGNN):
+    for kind in KINDS:
         layer = kind(-1, 4)
         assert layer(x, edge_index).shape == (6, 4)
         before = {name: p.detach().clone() for name, p in layer.named_parameters()}

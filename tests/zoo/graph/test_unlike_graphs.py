@@ -10,7 +10,7 @@ import torch
 
 from equilibria.run.data import DataError
 from equilibria.zoo.graph.data import load_graphs, load_nodes
-from packed import PARTS, zipped
+from packed import PARTS, flipped, zipped
 
 CHANGES: dict[str, Callable[[str], str]] = {
     "as they are": lambda text: text,
@@ -83,10 +83,6 @@ def test_features_that_float32_cannot_tell_apart(tmp_path):
     np.savez(tmp_path / "a.npz", x=x, edge_index=edges, y=np.arange(6) % 2)
     with pytest.warns(UserWarning, match="column 0 of x in .* than float32 can tell"):
         load_nodes(tmp_path / "a.npz")
-
-
-def flipped(content, place):
-    return content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :]
 
 
 def encrypted():

@@ -37,10 +37,9 @@ def cube():
 
 
 def obj(mesh):
-    vertices = "".join(f"v {x!r} {y!r} {z!r}\n" for x, y, z in mesh.vertices.tolist())
-    return (
-        vertices + "".join(f"f {a} {b} {c}\n" for a, b, c in (mesh.faces + 1).tolist())
-    ).encode()
+    lines = [f"v {x!r} {y!r} {z!r}\n" for x, y, z in mesh.vertices.tolist()]
+    lines += [f"f {a} {b} {c}\n" for a, b, c in (mesh.faces + 1).tolist()]
+    return "".join(lines).encode()
 
 
 def stl(mesh):

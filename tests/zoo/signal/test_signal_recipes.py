@@ -13,14 +13,8 @@ SIGNALS = {
     "film": ["--task.size", "24", "--task.frames", "4", "--batch_size", "600"],
     "image": ["--task.size", "24"],
     "shape": [
-        "--batch_size",
-        "500",
-        "--task.test",
-        "100",
-        "--task.near",
-        "0",
-        "--optimizer.lr",
-        "0.01",
+        *("--batch_size", "500", "--task.test", "100", "--task.near", "0"),
+        *("--optimizer.lr", "0.01"),
     ],
     "sound": ["--task.seconds", "0.1"],
 }

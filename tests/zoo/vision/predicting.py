@@ -37,6 +37,7 @@ sys.path.append(str(Path(__file__).parents[2] / "helpers"))
 
 from equilibria.run.cli.main import main as command
 from killing import at_event, child, ended  # pyright: ignore[reportMissingImports]
+from pictures import scenes  # pyright: ignore[reportMissingImports]
 
 SEGMENTATION = {
     "task": {"name": "image_segmentation", "normalize": True, "channels": 3},
@@ -72,20 +73,14 @@ def separately(words: list[str]) -> int:
 
 def runs(place: Path, train: Callable[[list[str]], int] = separately) -> dict[str, Path]:
     """Train a classifier and a network for segmentation with a function that runs commands."""
-    scenes = place / "scenes"
-    for name in ("images", "masks"):
-        (scenes / name).mkdir(parents=True)
-    (scenes / "classes.txt").write_text("left\nright\n")
-    for k in range(8):
-        image = all_modes.noise(k, (24, 32))
-        mask = (np.arange(32) > 10 + k) * np.ones((24, 1), np.uint8)
-        image.save(scenes / "images" / f"{k}.png")
-        Image.fromarray(mask.astype(np.uint8)).save(scenes / "masks" / f"{k}.png")
+    masks = [(np.arange(32) > 10 + k) * np.ones((24, 1), np.uint8) for k in range(8)]
+    images = (np.asarray(all_modes.noise(k, (24, 32))) for k in range(8))
+    data = scenes(place / "scenes", zip(images, masks, strict=True), "left\nright\n")
     recipe = place / "masks.yaml"
     recipe.write_text(json.dumps(SEGMENTATION))
     words = {
         "classes": ["digits", "--epochs", "2", "--model.width", "16", "--probes", "2"],
-        "masks": [str(recipe), "--data", str(scenes)],
+        "masks": [str(recipe), "--data", str(data)],
     }
     for kind in KINDS:
         out = ["--out", str(place / f"run-{kind}"), "--quiet"]

@@ -42,6 +42,15 @@ def cell_of(model):
     return model.deq.cell
 
 
+def unroll(model, **fields):
+    """The explicit network with a model's weights, and pairs of parameters of both."""
+    unrolled = create("mdeq-unrolled", **fields).to(next(model.parameters()).dtype)
+    named = {key.replace("deq.cell", "cell"): each for key, each in model.named_parameters()}
+    state = {key.replace("deq.cell", "cell"): each for key, each in model.state_dict().items()}
+    unrolled.load_state_dict(state)
+    return unrolled, [(each, unrolled.get_parameter(key)) for key, each in named.items()]
+
+
 def images(count=3, shape=(3, 8, 8), seed=1):
     return torch.randn(count, *shape, generator=torch.Generator().manual_seed(seed))
 
@@ -59,10 +68,7 @@ def test_block_is_equation_3_1(injected):
     z, x = torch.randn(2, 4, 5, 6), torch.randn(2, 4, 5, 6)
 
     def gn(norm, y):
-        of_group = y.reshape(y.shape[0], 2, -1)
-        mean, var = of_group.mean(2, keepdim=True), of_group.var(2, keepdim=True, correction=0)
-        plain = ((of_group - mean) / (var + norm.eps).sqrt()).reshape(y.shape)
-        return plain * norm.weight[:, None, None] + norm.bias[:, None, None]
+        return functional.group_norm(y, 2, norm.weight, norm.bias, norm.eps)
 
     def conv(kernel, y):
         return functional.conv2d(y, kernel, padding=1)
@@ -217,18 +223,13 @@ def test_samples_do_not_depend_on_their_batch():
 def test_gradient_is_that_of_the_unrolled_network_in_the_limit():
     solver, linear = eq.Anderson(rtol=1e-12, max_evals=300), eq.GMRES(rtol=1e-12)
     model = small(**CONTRACTION, solver=solver, adjoint=eq.Implicit(linear=linear)).double()
-    unrolled = create("mdeq-unrolled", **CONTRACTION, layers=80).double()
-    unrolled.load_state_dict(
-        {key.replace("deq.cell", "cell"): value for key, value in model.state_dict().items()}
-    )
+    unrolled, pairs = unroll(model, **CONTRACTION, layers=80)
     x = images().double()
     weights = torch.randn(3, 4, dtype=torch.float64)
     for network in (model, unrolled):
         (network(x).output * weights).sum().backward()
-    theirs = dict(unrolled.named_parameters())
-    for name, parameter in model.named_parameters():
-        expected = theirs[name.replace("deq.cell", "cell")].grad
-        torch.testing.assert_close(parameter.grad, expected, rtol=1e-6, atol=1e-9)
+    for one, other in pairs:
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-6, atol=1e-9)
 
 
 def test_gradient_is_that_of_finite_differences():
@@ -264,21 +265,15 @@ def test_unrolled_network_is_so_many_plain_steps(checkpoint):
     layers = 4
     options = {"solver": eq.Picard(), "adjoint": eq.Unrolled(max_evals=layers)}
     model = small(**options, dropout=0.3)
-    unrolled = create("mdeq-unrolled", **SMALL, dropout=0.3, layers=layers, checkpoint=checkpoint)
-    unrolled.load_state_dict(
-        {key.replace("deq.cell", "cell"): value for key, value in model.state_dict().items()}
-    )
+    unrolled, pairs = unroll(model, **SMALL, dropout=0.3, layers=layers, checkpoint=checkpoint)
     outputs = []
     for network in (model, unrolled):
         torch.manual_seed(5)  # of the dropout masks
         outputs.append(network(images()).output)
         outputs[-1].square().sum().backward()
     assert torch.equal(*outputs)
-    theirs = dict(unrolled.named_parameters())
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(
-            parameter.grad, theirs[name.replace("deq.cell", "cell")].grad, rtol=1e-4, atol=1e-6
-        )
+    for one, other in pairs:
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
 
 
 def test_a_dropout_mask_holds_for_a_whole_forward():

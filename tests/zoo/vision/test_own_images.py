@@ -1,8 +1,8 @@
 """Settings that follow from one's own images: size, colours, mirroring, moves, steps."""
 
-import numpy as np
 import pytest
 import torch
+from tar_shards import picture
 
 from equilibria.run import recipe as recipes
 from equilibria.run.config import ConfigError
@@ -21,19 +21,13 @@ from equilibria.zoo.vision.task.own_images import (
     side,
 )
 
-Image = pytest.importorskip("PIL.Image")
-
 
 def write(folder, *, side, mode="RGB", count=8, odd=None):
     """Two classes of noise on a dark or a light ground; `odd` is the mode of one file."""
-    random = np.random.default_rng(0)
-    for name, ground in (("dark", 40), ("light", 160)):
-        (folder / name).mkdir(parents=True)
-        for k in range(count):
-            pixels = ground + random.integers(0, 60, (side, side, 3))
-            image = Image.fromarray(pixels.astype(np.uint8)).convert(mode)
-            image = image.convert(odd) if odd and k == 0 else image
-            image.save(folder / name / f"{k}.png")
+    for number in range(2 * count):
+        path = folder / ("dark", "light")[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(number, side, odd if odd and number == 0 else mode))
     return folder
 
 

@@ -12,23 +12,18 @@ from equilibria.zoo.io import decode
 from equilibria.zoo.vision.data.segmentation import SegmentationSet
 from equilibria.zoo.vision.data.segmentation.folder import MaskClasses
 from equilibria.zoo.vision.data.segmentation.masks import mask_pixels, nearest, palette
-from pictures import png
+from pictures import png, scenes
 
 pytestmark = pytest.mark.usefixtures("cache")
 
 
 def write(folder, count=10, size=(12, 16), classes="sky\nearth\nwater\n", part=""):
     """Images whose grey tells the class, with their masks."""
-    for name in ("images", "masks"):
-        (folder / part / name).mkdir(parents=True)
-    if classes is not None:
-        (folder / "classes.txt").write_text(classes)
     generator = np.random.default_rng(len(part))
-    for k in range(count):
-        mask = generator.integers(0, 3, size, dtype=np.uint8)
-        image = np.repeat((80 * mask)[..., None], 3, 2)
-        Image.fromarray(image).save(folder / part / "images" / f"{k:02}.png")
-        Image.fromarray(mask).save(folder / part / "masks" / f"{k:02}.png")
+    masks = [generator.integers(0, 3, size, dtype=np.uint8) for _ in range(count)]
+    pairs = ((np.repeat((80 * mask)[..., None], 3, 2), mask) for mask in masks)
+    scenes(folder / part, pairs, None)
+    (folder / "classes.txt").write_text(classes)
     return folder
 
 

@@ -18,6 +18,12 @@ CALM = replace(SMALL, norm="none", initial=0.05)
 IMAGES = torch.rand(2, 3, 24, 32, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.fixture(autouse=True)
+def _no_gradients():
+    with torch.no_grad():
+        yield
+
+
 @pytest.mark.parametrize(
     ("channels", "expansion", "millions"),
     [
@@ -37,8 +43,7 @@ def test_sizes_of_the_released_models(channels, expansion, millions):
 def test_logits_are_as_fine_as_the_highest_resolution(halvings):
     config = replace(SMALL, halvings=halvings, shape=(3, 23, 31))
     model = config.build().eval()
-    with torch.no_grad():
-        prediction = model(torch.rand(2, 3, 23, 31))
+    prediction = model(torch.rand(2, 3, 23, 31))
     sizes = config.sizes(23, 31)
     assert prediction.output.shape == (2, 5, *sizes[0])
     assert [z.shape[2:] for z in prediction.solution.value] == sizes
@@ -54,14 +59,13 @@ def test_the_head_of_the_highest_resolution_reads_it_alone():
 
 def test_several_heads_read_one_equilibrium():
     model = replace(SMALL, heads=("masks", "presence")).build().eval()
-    with torch.no_grad():
-        prediction = model(IMAGES)
-        assert len(prediction.solutions) == 1
-        states = prediction.solution.value
-        assert prediction.output["presence"].shape == (2, 5)
-        assert prediction.output["masks"].shape == (2, 5, 24, 32)
-        for name, value in prediction.output.items():
-            assert torch.equal(value, model.head.get_submodule(name)(states))
+    prediction = model(IMAGES)
+    assert len(prediction.solutions) == 1
+    states = prediction.solution.value
+    assert prediction.output["presence"].shape == (2, 5)
+    assert prediction.output["masks"].shape == (2, 5, 24, 32)
+    for name, value in prediction.output.items():
+        assert torch.equal(value, model.head.get_submodule(name)(states))
 
 
 @pytest.mark.parametrize(
@@ -84,8 +88,7 @@ def test_explicit_networks_take_any_size(name):
     options = {"unet": {"widths": (4, 8, 16)}, "mdeq-segmentation-unrolled": {"layers": 2}}[name]
     model = eq.models.create(name, shape=(3, 24, 32), classes=4, **options).eval()
     for size in ((24, 32), (17, 29)):
-        with torch.no_grad():
-            assert model(torch.rand(1, 3, *size)).output.shape == (1, 4, *size)
+        assert model(torch.rand(1, 3, *size)).output.shape == (1, 4, *size)
     with pytest.raises(ValueError, match="takes no carry"):
         model(torch.rand(1, 3, 24, 32), carry=())
 
@@ -105,10 +108,9 @@ def test_windows_agree_with_the_whole_image_where_the_receptive_field_is_smaller
         projection=False,
     ).eval()
     images = torch.rand(1, 3, 96, 120, generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        whole = model(images).output
-        tiled = Tiled(model, size=(88, 88), overlap=72)(images).output
-        narrow = Tiled(model, size=(24, 24), overlap=4)(images).output
+    whole = model(images).output
+    tiled = Tiled(model, size=(88, 88), overlap=72)(images).output
+    narrow = Tiled(model, size=(24, 24), overlap=4)(images).output
     scale = whole.abs().max()
     assert (tiled - whole).abs().max() < 1e-5 * scale
     assert (narrow - whole).abs().max() > 1e-3 * scale
@@ -117,9 +119,8 @@ def test_windows_agree_with_the_whole_image_where_the_receptive_field_is_smaller
 def test_windows_of_an_equilibrium_agree_within_the_tolerance():
     model = CALM.build(solver=eq.Anderson(rtol=1e-5, max_evals=100)).eval()
     images = torch.rand(1, 3, 64, 80, generator=torch.Generator().manual_seed(2))
-    with torch.no_grad():
-        whole = model(images)
-        tiled = Tiled(model, size=(56, 64), overlap=48)(images)
+    whole = model(images)
+    tiled = Tiled(model, size=(56, 64), overlap=48)(images)
     assert bool((whole.solution.status == eq.Status.CONVERGED).all())
     assert len(tiled.solutions) > 1
     assert (tiled.output - whole.output).abs().max() < 1e-3 * whole.output.abs().max()
@@ -155,15 +156,13 @@ def test_windows_that_cannot_overlap_are_refused():
 
 def test_one_scale_is_the_network_itself():
     model = SMALL.build().eval()
-    with torch.no_grad():
-        plain, scaled = model(IMAGES).output, MultiScale(model)(IMAGES).output
+    plain, scaled = model(IMAGES).output, MultiScale(model)(IMAGES).output
     assert torch.allclose(scaled, plain.log_softmax(1), atol=1e-5)
 
 
 def test_mirrored_images_make_the_answer_symmetric():
     model = MultiScale(CALM.build().eval(), scales=(0.5, 1.0), mirrored=True, warm=False)
-    with torch.no_grad():
-        one, other = model(IMAGES), model(IMAGES.flip(-1))
+    one, other = model(IMAGES), model(IMAGES.flip(-1))
     assert len(one.solutions) == 4
     assert torch.allclose(one.output, other.output.flip(-1), atol=1e-4)
 
@@ -173,9 +172,8 @@ def test_a_coarser_scale_starts_the_next():
     model = CALM.build(solver=solver).eval()
     assert isinstance(model, MDEQ)
     found = {}
-    with torch.no_grad():
-        for warm in (False, True):
-            found[warm] = MultiScale(model, scales=(1.0, 1.01), mirrored=True, warm=warm)(IMAGES)
+    for warm in (False, True):
+        found[warm] = MultiScale(model, scales=(1.0, 1.01), mirrored=True, warm=warm)(IMAGES)
     evals = {warm: sum(int(s.stats.evals.sum()) for s in p.solutions) for warm, p in found.items()}
     assert evals[True] < evals[False]
     assert torch.allclose(found[True].output, found[False].output, atol=1e-2)
@@ -185,8 +183,7 @@ def test_a_coarser_scale_starts_the_next():
 def test_no_scale_is_too_small_for_the_network(windows):
     model = eq.models.create("unet", shape=(3, 8, 8), classes=2, widths=(4, 8)).eval()
     inner = Tiled(model, size=(8, 8), overlap=2) if windows else model
-    with torch.no_grad():
-        found = MultiScale(inner, scales=(0.01, 1.0))(torch.rand(1, 3, 20, 20)).output
+    found = MultiScale(inner, scales=(0.01, 1.0))(torch.rand(1, 3, 20, 20)).output
     assert found.shape == (1, 2, 20, 20) and found.isfinite().all()
 
 

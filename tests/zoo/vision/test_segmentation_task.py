@@ -14,6 +14,7 @@ from equilibria.zoo.vision.data.segmentation import VOID
 from equilibria.zoo.vision.model.explicit import ResNetConfig, UNetConfig
 from equilibria.zoo.vision.model.segmentation import MDEQSegmentationConfig
 from equilibria.zoo.vision.task.segmentation import ImageSegmentation, usual_size
+from pictures import scenes
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -31,17 +32,15 @@ TREE = {
 def write(folder, count=12, size=(16, 20), classes="left\nright\n", seed=0):
     """Noise that is brighter in a random half: the right class of each pixel."""
     generator = np.random.default_rng(seed)
-    for name in ("images", "masks"):
-        (folder / name).mkdir(parents=True)
-    (folder / "classes.txt").write_text(classes)
-    for k in range(count):
+
+    def draw():
         mask = np.zeros(size, np.uint8)
         mask[:, generator.integers(4, size[1] - 4) :] = 1
         image = 60 * mask[..., None] + generator.integers(0, 120, (*size, 3))
         mask[0] = 255
-        Image.fromarray(image.astype(np.uint8)).save(folder / "images" / f"{k}.png")
-        Image.fromarray(mask).save(folder / "masks" / f"{k}.png")
-    return folder
+        return image, mask
+
+    return scenes(folder, (draw() for _ in range(count)), classes)
 
 
 @pytest.fixture
@@ -132,8 +131,10 @@ def test_other_images_may_differ_in_size_and_are_compared_with_nothing(run, tmp_
     for number, part in enumerate(("train", "test")):
         write(other / part, count=3, seed=number)
         for name in ("images", "masks"):
-            larger = Image.open(other / part / name / "1.png").resize((24, 32), Image.Resampling(0))
-            larger.save(other / part / name / "1.png")
+            larger = Image.open(other / part / name / "01.png").resize(
+                (24, 32), Image.Resampling(0)
+            )
+            larger.save(other / part / name / "01.png")
     (other / "classes.txt").write_text("left\nright\n")
     capsys.readouterr()
     assert main(["evaluate", str(run), "--data", str(other)]) == 0
@@ -199,7 +200,7 @@ def test_batches_hold_images_of_one_size(tmp_path):
     folder = write(tmp_path / "halves", count=6)
     for k in (1, 2):
         for kind in ("images", "masks"):
-            path = folder / kind / f"{k}.png"
+            path = folder / kind / f"{k:02}.png"
             Image.open(path).crop((0, 0, 10, 8)).save(path)
     config = ImageSegmentation(data=str(folder), crop=(8, 8))
     task = config.load()
