@@ -1,12 +1,15 @@
-"""Graphs of unlike makes: read right, or refused by name; none is wrong in silence."""
+"""Graphs of unlike makes and damaged ones: read right, or refused by name."""
 
 import itertools
+import warnings
 import zipfile
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from mutations import FUZZ, bounded, mutated, put
 
 from equilibria.run.data import DataError
 from equilibria.zoo.graph.data import load_graphs, load_nodes
@@ -121,3 +124,22 @@ def test_every_make_of_zip(tmp_path, cache, make):
     else:
         with pytest.raises(DataError, match=message):
             data.load("mutag", tmp_path, download=False)
+
+
+# --- damaged --------------------------------------------------------------------------------------
+
+
+@FUZZ
+@given(content=mutated(*(each.encode() for each in PARTS.values())))
+@pytest.mark.parametrize("part", PARTS)
+def test_graphs(root, part, content):
+    for name, each in PARTS.items():
+        put(root / f"X_{name}.txt", content if name == part else each.encode())
+    with bounded(len(content)), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            graphs = load_graphs(root).graphs
+        except DataError as error:
+            assert str(root) in str(error)
+            return
+    assert sum(graph.nodes for graph in graphs) > 0

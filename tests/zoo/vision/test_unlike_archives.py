@@ -1,13 +1,16 @@
-"""Archives of unlike makes, read as data and as shards: read right, or refused by name."""
+"""Archives of unlike makes and damaged ones, as data and as shards: read right, or refused."""
 
 import bz2
 import gzip
+import io
 import itertools
 import lzma
 import tarfile
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from mutations import FUZZ, bounded, mutated, put
 
 from equilibria.run.data import DataError
 from equilibria.run.data.storage import read_errors
@@ -84,3 +87,34 @@ def test_an_archive_that_ends_early_is_refused(tmp_path, damage, packer):
 @pytest.mark.parametrize("cut", [1, 4, 8])
 def test_a_packing_without_its_end_is_refused(tmp_path, packer, cut):
     refuse_both(PACKERS[packer](tar())[:-cut], tmp_path / "a.tar")
+
+
+# --- damaged --------------------------------------------------------------------------------------
+
+
+@FUZZ
+@given(content=mutated(tar(), tar(tarfile.GNU_FORMAT), archive.gzip.compress(tar(), mtime=0)))
+def test_archives(root, content):
+    path = put(root / "a.tar", content)
+    with bounded(len(content)):
+        try:
+            with read_errors(path, *archive.DAMAGED):
+                found = dict(archive.read_tar(path, lambda name: True))
+        except DataError as error:
+            assert str(path) in str(error)
+            found = None
+        try:
+            samples = parse_archive(content, "a shard")
+        except DataError as error:
+            assert "a shard" in str(error)
+            samples = None
+    if found is not None:
+        with tarfile.open(fileobj=io.BytesIO(content)) as opened:
+            expected = {}
+            for entry in opened:
+                file = opened.extractfile(entry)
+                if file is not None and entry.isfile():
+                    expected[entry.name.removeprefix("./")] = file.read()
+        assert found == expected
+    if samples is not None:
+        assert found is not None
