@@ -68,25 +68,15 @@ def test_a_server_without_ranges_begins_anew(server, path):
     assert path.read_bytes() == CONTENT
 
 
-def test_a_complete_part_needs_no_transfer(server, path):
+@pytest.mark.parametrize(
+    ("part", "checksum"),
+    [(CONTENT, MD5), *((b"?" * length, MD5) for length in (10, 700_000, 800_000)), (b"?", None)],
+    ids=["complete", "another", "as long", "longer", "without a checksum"],
+)
+def test_only_a_part_of_the_same_file_is_continued(server, path, part, checksum):
     path.parent.mkdir()
-    path.with_name("file.part").write_bytes(CONTENT)
-    fetch(server.url("file"), path, checksum=MD5)
-    assert path.read_bytes() == CONTENT
-
-
-@pytest.mark.parametrize("length", [10, 700_000, 800_000])
-def test_the_part_of_another_file_is_thrown_away(server, path, length):
-    path.parent.mkdir()
-    path.with_name("file.part").write_bytes(b"?" * length)
-    fetch(server.url("file"), path, checksum=MD5)
-    assert path.read_bytes() == CONTENT
-
-
-def test_without_a_checksum_an_old_part_is_not_trusted(server, path):
-    path.parent.mkdir()
-    path.with_name("file.part").write_bytes(b"?" * 10)
-    fetch(server.url("file"), path)
+    path.with_name("file.part").write_bytes(part)
+    fetch(server.url("file"), path, checksum=checksum)
     assert path.read_bytes() == CONTENT
 
 

@@ -1,8 +1,6 @@
 """Penn Treebank and WikiText: found or downloaded, checked, and the counts that others publish."""
 
 import hashlib
-import io
-import zipfile
 from dataclasses import replace
 
 import pytest
@@ -13,6 +11,7 @@ from equilibria.zoo.language import data as text
 from equilibria.zoo.language.data import named
 from equilibria.zoo.language.data.named import PTB, WIKITEXT2, WIKITEXT103
 from file_server import FileServer, serving
+from packed import zip_of
 
 TEXTS = {
     "train": " the cat sat on the <unk> \n the dog N \n" * 20,
@@ -113,12 +112,8 @@ def test_the_real_ptb(real):
 
 
 def archive(folder: str = "wikitext-2") -> bytes:
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as file:
-        for split, part in TEXTS.items():
-            file.writestr(zipfile.ZipInfo(f"{folder}/wiki.{split}.tokens"), part)
-        file.writestr(zipfile.ZipInfo("../../escaped.txt"), "nobody asked for this one")
-    return content.getvalue()
+    files = {f"{folder}/wiki.{split}.tokens": part.encode() for split, part in TEXTS.items()}
+    return zip_of({**files, "../../escaped.txt": b"nobody asked for this one"})
 
 
 def served(monkeypatch: pytest.MonkeyPatch, server: FileServer, content: bytes) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from equilibria.run import recipe as recipes
+from published import among
 
 TINY = {  # Bai 2022 (thesis), table 3.1: 50 epochs without augmentation
     "task": {"data": "cifar10", "size": None, "flip": False, "shift": 0},
@@ -78,13 +79,6 @@ PUBLISHED: dict[str, list[dict[str, Any]]] = {  # the parts of what is published
         {"optimizer": {"lr": 0.05, "weight_decay": 1e-4}},
     ],
 }
-
-
-def among(tree, part):
-    """The entries of a tree that a part of it names."""
-    if isinstance(part, dict):
-        return {key: among(tree[key], each) for key, each in part.items()}
-    return list(tree) if isinstance(tree, tuple) else tree
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
