@@ -15,13 +15,21 @@ import torch
 from torch import distributed
 from torch.distributed.fsdp import FSDPModule
 
+from equilibria.run import recipe as recipes
 from equilibria.run.cli.main import main
+from equilibria.run.evaluation import accelerator
 from equilibria.run.trainer import Trainer
 
 shards = pytest.mark.skipif(
     not hasattr(FSDPModule, "set_reshard_after_forward"), reason="parallel: fsdp needs torch 2.8"
 )
 """Marks tests that shard parameters."""
+
+TIGHT = {
+    "solver": {"name": "Anderson", "rtol": 1e-6, "max_evals": 80},
+    "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-6}},
+}
+"""Solves after which only rounding is left between the ways to share out a training."""
 
 forks = multiprocessing.get_context("forkserver")
 forks.set_forkserver_preload(
@@ -109,3 +117,9 @@ def _one(rank, work, count, port, given):
     if distributed.is_initialized():
         distributed.barrier()
     os._exit(0)  # Gloo's threads may abort while the interpreter shuts down
+
+
+def trainer_of(tree, *options):
+    """A trainer on the CPU, in the precision of its recipe, on whatever processes there are."""
+    recipe = recipes.parse(tree, options)
+    return Trainer(recipe, recipe.task.load(), accelerator(recipe.precision, "cpu"))

@@ -1,5 +1,6 @@
 """A small text and a recipe for it."""
 
+import copy
 import random
 from pathlib import Path
 
@@ -45,3 +46,11 @@ def write(path: Path, sentences: int = 12) -> Path:
     lines = (" ".join(draw.choices(words, k=7)) + ".\n" for _ in range(sentences))
     path.write_text("".join(lines))
     return path
+
+
+def tree(place: Path, **model) -> dict:
+    """The recipe on the text in `place`; a model that is named has these options alone."""
+    found = copy.deepcopy(LANGUAGE)
+    found["task"]["file"] = str(place / "text.txt")
+    found["model"] = model if "name" in model else {**found["model"], **model}
+    return found

@@ -2,20 +2,16 @@
 
 import pytest
 import torch
-from accelerate import Accelerator
 from test_new_task import RECIPE, Motion, MotionConfig
 
 from equilibria.run import models, tasks
-from equilibria.run import recipe as recipes
 from equilibria.run.start import TrainingError
 from equilibria.run.step import Diverged
 from equilibria.run.tasks import Batch, Part
-from equilibria.run.trainer import Trainer
-from several import several
+from several import TIGHT, several, trainer_of
 
-TIGHT = {
-    "solver": {"name": "Anderson", "rtol": 1e-6, "max_evals": 80},
-    "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-6}},
+PLAIN = {
+    **TIGHT,
     "optimizer": {"name": "SGD", "lr": 0.5, "momentum": 0.0},
     "regularizer": None,
     "pretrain": None,
@@ -43,7 +39,7 @@ def mask(trainer):
 def test_micro_batches_of_unequal_units_give_the_gradient_of_the_whole(make, language, weights):
     language["model"] = {"name": "deq-trellisnet", "width": 8, "hidden": 6, "scale": 0.3}
     language["model"]["embedding_initial"] = 0.5
-    language |= TIGHT | {
+    language |= PLAIN | {
         "batch_size": 4,
         "optimizer": SLOW,
         "correction": {"name": "FixedPointCorrection"},
@@ -75,9 +71,8 @@ def work(rank, place, count):
     """Take three steps, each process in as many micro-batches as there are processes; diverge."""
     tasks.register("motion", Motion)
     models.register("motion-deq", MotionConfig)
-    recipe = recipes.parse(RECIPE | TIGHT | {"accumulate": count})
-    trainer = Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
-    batches = [trainer.batch(k) for k in range(recipe.accumulate)]
+    trainer = trainer_of(RECIPE | PLAIN | {"accumulate": count})
+    batches = [trainer.batch(k) for k in range(count)]
     units = sum(trainer.task.units(batch.targets) for batch in batches)
     for _ in range(3):
         trainer.train_step()

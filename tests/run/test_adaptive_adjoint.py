@@ -4,35 +4,25 @@ import json
 
 import pytest
 import torch
-from accelerate import Accelerator
 
 from equilibria.run import recipe as recipes
 from equilibria.run import run as runs
 from equilibria.run.cli.main import main
 from equilibria.run.resume import restore, save
 from equilibria.run.run import Folder
-from equilibria.run.trainer import Trainer
+from several import trainer_of
 
-WORDS = [
-    *("--epochs", "2", "--epoch_steps", "6", "--task.samples", "300", "--model.width", "16"),
-    *(
-        "--adjoint.name",
-        "AdaptiveAdjoint",
-        "--adjoint.check_every",
-        "5",
-        "--adjoint.min_cosine",
-        "0.9",
-    ),
-]
+WORDS = ["--epochs", "2", "--epoch_steps", "6", "--task.samples", "300", "--model.width", "16"]
+AUDIT = ["--adjoint.name", "AdaptiveAdjoint", "--adjoint.check_every", "5", "--adjoint.min_cosine"]
 
 
-def trainer():
-    recipe = recipes.load("digits", WORDS)
-    return Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
+def trainer(*adjoint):
+    return trainer_of(recipes.read("digits"), *WORDS, *(adjoint or (*AUDIT, "0.9")))
 
 
 def test_it_is_logged_and_the_run_is_loaded_on_its_rung(tmp_path):
-    assert main(["train", "digits", "--out", str(tmp_path / "run"), *WORDS, "--quiet"]) == 0
+    words = ["--out", str(tmp_path / "run"), *WORDS, *AUDIT, "0.9", "--quiet"]
+    assert main(["train", "digits", *words]) == 0
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     audits = [json.loads(line)["audit"] for line in lines]
     assert [audit["step"] for audit in audits] == [5, 10]
@@ -61,16 +51,11 @@ def test_resumed_equals_uninterrupted(tmp_path):
 
 def test_the_audit_changes_nothing_but_the_adjoint():
     """On a level that holds, training is as by the adjoint itself."""
-    words = [*WORDS[:-1], "0.01"]
-    audited = recipes.load("digits", words)
-    plain = recipes.load("digits", [*WORDS[:8], "--adjoint.name", "JacobianFree"])
-    found = []
-    for recipe in (audited, plain):
-        each = Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
+    audited, plain = trainer(*AUDIT, "0.01"), trainer("--adjoint.name", "JacobianFree")
+    for each in (audited, plain):
         for _ in range(7):
             each.train_step()
-        found.append([p.detach() for p in each.model.parameters()])
-    for one, two in zip(*found, strict=True):
+    for one, two in zip(audited.model.parameters(), plain.model.parameters(), strict=True):
         assert torch.equal(one, two)
 
 

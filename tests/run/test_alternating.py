@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
 
 import equilibria as eq
 from equilibria.nn.methods import Methods, chosen
@@ -15,6 +14,7 @@ from equilibria.run.alternating import Alternating, Alternation
 from equilibria.run.resume import restore, save
 from equilibria.run.run import Folder
 from equilibria.run.trainer import Trainer
+from several import trainer_of
 
 TREE: dict[str, Any] = {
     "task": {"name": "image_classification", "data": "digits"},
@@ -27,14 +27,10 @@ TREE: dict[str, Any] = {
 }
 
 
-def trainer_of(**changes):
-    recipe = recipes.parse({**TREE, **changes})
-    return Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
-
-
 def test_later_steps_solve_by_what_earlier_ones_taught():
     neural = {"every": 24, "batches": 16, "start_steps": 400, "steps": 4, "horizon": 6}
-    trainer = trainer_of(neural=neural, solver={"name": "Anderson", "period": 3, "rtol": 3e-2})
+    solver = {"name": "Anderson", "period": 3, "rtol": 3e-2}
+    trainer = trainer_of(TREE | {"neural": neural, "solver": solver})
     layer, solvers = trainer.model.deq, []
     for _ in range(26):
         keep = layer.register_forward_hook(
@@ -89,7 +85,7 @@ def test_a_solver_that_cannot_be_trained_stops_no_training(monkeypatch):
     def fails(*arguments):
         raise FloatingPointError("the gradient is not finite in 4 of 4 steps")
 
-    trainer = trainer_of()
+    trainer = trainer_of(TREE)
     monkeypatch.setattr("equilibria.run.alternating.train", fails)
     for _ in range(8):
         trainer.train_step()
@@ -99,7 +95,7 @@ def test_a_solver_that_cannot_be_trained_stops_no_training(monkeypatch):
 
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
     """From what was saved before the solver had learned, and after it had."""
-    whole = trainer_of()
+    whole = trainer_of(TREE)
     for step in range(1, 15):
         whole.train_step()
         if step in (4, 8):
@@ -107,7 +103,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
             save(whole, Folder(tmp_path / str(step)))
     assert whole.neural.learned is not None
     for begun in (4, 8):
-        second = trainer_of()
+        second = trainer_of(TREE)
         assert restore(second, Folder(tmp_path / str(begun))) is not None
         while second.step < 14:
             second.train_step()
@@ -118,7 +114,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
 
 
 def test_where_nothing_converges_the_recipes_solver_goes_on():
-    trainer = trainer_of()
+    trainer = trainer_of(TREE)
     teacher = eq.Anderson(rtol=1e-6, max_evals=2)
     trainer.neural.how = replace(trainer.neural.how, teacher=teacher)
     with pytest.warns(UserWarning, match=r"neural: only 0 of 96 samples have an equilibrium"):
@@ -144,7 +140,7 @@ def test_wrong_numbers_are_refused(neural, words):
 
 def test_a_solver_that_would_never_learn_is_told_of():
     with pytest.warns(UserWarning, match=r"neural\.every is 24 and the run has 24 steps"):
-        trainer_of(neural={**TREE["neural"], "every": 24})
+        trainer_of(TREE | {"neural": {**TREE["neural"], "every": 24}})
 
 
 def test_what_a_learned_solver_cannot_go_with_is_refused():
@@ -160,7 +156,7 @@ def test_what_a_learned_solver_cannot_go_with_is_refused():
 
 
 def test_the_rows_of_a_graph_are_coupled():
-    trainer = trainer_of()
+    trainer = trainer_of(TREE)
     trainer.model.deq.coupled = True
     with pytest.raises(ValueError, match="rows of this layer are coupled"):
         Alternation(Alternating(), trainer.model, 0, 1000)

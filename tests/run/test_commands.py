@@ -67,11 +67,6 @@ def test_a_run_is_not_started_again_nor_resumed_by_another_recipe(folder, words,
     assert said in message and str(folder) in message
 
 
-def test_a_finished_run_says_so(folder, prints):
-    words = ("train", folder.parent / "tiny.yaml", "--out", folder, "--seed", 3, "--resume")
-    assert "is finished" in prints(*words, flat=True)
-
-
 def test_recipes_lists_and_shows(prints):
     assert {"digits", "mnist"} <= {*prints("recipes").split()}
     assert yaml.safe_load(prints("recipes", "digits"))["solver"]["patience"] == 20

@@ -11,12 +11,10 @@ from rich.console import Console
 
 from equilibria.run import recipe as recipes
 from equilibria.run.config import ConfigError
-from equilibria.run.evaluation import accelerator
 from equilibria.run.loop import Interrupted, fit, train
 from equilibria.run.start import TrainingError, examine_start
-from equilibria.run.trainer import Trainer
 from equilibria.stability import spectral_radius
-from several import several
+from several import several, trainer_of
 
 RADIUS = {"ensemble": "goe", "radius": 0.6}
 
@@ -180,8 +178,7 @@ def test_a_text_is_measured_as_far_as_it_is_solved_at_once(language, make, monke
 
 
 def work(rank, tree, place):
-    recipe = recipes.parse(tree)
-    trainer = Trainer(recipe, recipe.task.load(), accelerator(recipe.precision, "cpu"))
+    trainer = trainer_of(tree)
     assert trainer.accelerator.num_processes == 2
     torch.save(weight_of(trainer), place / f"{rank}.pt")
 

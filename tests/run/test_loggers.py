@@ -1,7 +1,6 @@
 """What a run tells: on the terminal, to TensorBoard, in metrics.jsonl."""
 
 import io
-import json
 
 import pytest
 from rich.console import Console
@@ -39,14 +38,3 @@ def test_tensorboard_gets_every_number_of_every_epoch(finished):
         assert tag in tags
     assert "throughput/units_per_second" in tags
     assert len(events.Scalars("spectral_radius/mean")) == trainer.recipe.epochs
-
-
-def test_metrics_beyond_the_checkpoint_are_dropped_on_resume(make, finished, quiet):
-    _, folder, _ = finished
-    before = folder.read_metrics()
-    with folder.metrics.open("a") as file:
-        file.write(json.dumps({**before[-1], "epoch": 3}) + "\n" + '{"epoch": 4, "st')
-    folder.evaluation.unlink()
-    again, folder = make(new=False)
-    fit(again, folder, quiet, resume=True)
-    assert folder.read_metrics() == before

@@ -7,25 +7,17 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from equilibria.run import recipe as recipes
-from equilibria.run.evaluation import accelerator
 from equilibria.run.folder import Folder
 from equilibria.run.loop import Interrupted, fit
-from equilibria.run.trainer import Trainer
-from several import several
+from several import TIGHT, several, trainer_of
 
 QUIET = Console(quiet=True)
 
 
-def trainer_of(recipe):
-    return Trainer(recipe, recipe.task.load(), accelerator(recipe.precision, "cpu"))
-
-
 def work(rank, tree, place, broken):
     """Train into "two"; then perhaps again, stopped and resumed, into "again"."""
-    recipe = recipes.parse(tree)
     for name in ("two", "again") if broken else ("two",):
-        trainer, folder = trainer_of(recipe), Folder(place / name)
+        trainer, folder = trainer_of(tree), Folder(place / name)
         assert trainer.accelerator.num_processes == 2
         if rank == 0:
             folder.create(trainer.recipe)
@@ -34,7 +26,7 @@ def work(rank, tree, place, broken):
             with pytest.raises(Interrupted):
                 fit(trainer, folder, QUIET, stop=lambda run=trainer: run.step == 4)
             torch.manual_seed(7)
-            trainer = trainer_of(recipe)
+            trainer = trainer_of(tree)
         fit(trainer, folder, QUIET, resume=name == "again")
     if trainer.stabilizer is not None:  # pyright: ignore[reportPossiblyUnboundVariable]
         (place / f"{rank}.json").write_text(json.dumps(trainer.stabilizer.factor))  # pyright: ignore[reportPossiblyUnboundVariable]
@@ -45,8 +37,7 @@ def test_two_processes_take_the_steps_of_one(make, quiet, tree, weights, tmp_pat
     exact = {
         "task": {"name": "image_classification", "data": "digits"},
         "optimizer": {"name": "SGD", "lr": 0.5},
-        "solver": {"name": "Anderson", "rtol": 1e-6, "max_evals": 60},
-        "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-6}},
+        **TIGHT,
         "epochs": 1,
         "clip": 1.0,
     }
@@ -84,8 +75,7 @@ def test_two_processes_share_the_streams_of_a_text(make, quiet, language, weight
         language["model"][name] = 0.0
     language |= {
         "optimizer": {"name": "SGD", "lr": 0.5},
-        "solver": {"name": "Anderson", "rtol": 1e-6, "max_evals": 80},
-        "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-6}},
+        **TIGHT,
         "regularizer": None,
         "epochs": 2,
         "epoch_steps": 3,

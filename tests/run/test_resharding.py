@@ -1,6 +1,5 @@
 """A run goes on with another number of processes, and with parameters shared out or not."""
 
-import copy
 import hashlib
 import itertools
 import json
@@ -27,7 +26,6 @@ from equilibria.run.checkpoint import (
     _sign,
 )
 from equilibria.run.config import ConfigError
-from equilibria.run.evaluation import accelerator
 from equilibria.run.folder import Folder, RunError
 from equilibria.run.loop import fit, train
 from equilibria.run.resume import deal, restore
@@ -37,32 +35,25 @@ from equilibria.run.stops import Stopped
 from equilibria.run.tally import Tally
 from equilibria.run.tasks import Part
 from equilibria.run.trainer import Trainer
-from several import several, shards
+from several import TIGHT, several, shards, trainer_of
 
-TIGHT = {
-    "solver": {"name": "Anderson", "rtol": 1e-6, "max_evals": 80},
-    "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-6}},
-    "epochs": 30,
-    "probes": 4,
-}
+LONG = {**TIGHT, "epochs": 30, "probes": 4}
 DIGITS = {
     "task": {"name": "image_classification", "data": "digits"},
     "model": {"name": "dense", "width": 16},
     "optimizer": {"name": "AdamW", "lr": 1e-3},
     "batch_size": 128,
     "accumulate": 2,
-    **TIGHT,
+    **LONG,
 }
 
 
 def text(place):
     """A model that carries states over from one segment of its streams to the next."""
-    tree = copy.deepcopy(texts.LANGUAGE)
-    tree["task"]["file"] = str(place / "text.txt")
-    tree["model"] = {"name": "deq-trellisnet", "width": 8, "hidden": 6, "scale": 0.3}
-    tree["model"]["embedding_initial"] = 0.5
-    tree |= {**TIGHT, "optimizer": {"name": "SGD", "lr": 0.02, "momentum": 0.9}}
-    return tree | {
+    model = {"name": "deq-trellisnet", "width": 8, "hidden": 6, "scale": 0.3}
+    return texts.tree(place, **model, embedding_initial=0.5) | {
+        **LONG,
+        "optimizer": {"name": "SGD", "lr": 0.02, "momentum": 0.9},
         "regularizer": None,
         "pretrain": None,
         "correction": {"name": "FixedPointCorrection", "evals": 6},
@@ -73,10 +64,19 @@ def cases(place):
     return {"digits": DIGITS, "text": text(place)}
 
 
-def trainer_of(tree, parallel, *options):
+def shared(tree, parallel, *options):
     groups = ("--shard=2",) if parallel == "hsdp" else ()
-    recipe = recipes.parse(tree, (f"--parallel={parallel}", *groups, *options))
-    return Trainer(recipe, recipe.task.load(), accelerator(recipe.precision, "cpu"))
+    return trainer_of(tree, f"--parallel={parallel}", *groups, *options)
+
+
+def begin(rank, trainer, path):
+    """The folder of a run, which the first process makes."""
+    folder = Folder(path)
+    if rank == 0:
+        folder.create(trainer.recipe)
+        (path / "run.json").write_text(json.dumps({"data": trainer.task.checksum}))
+    trainer.accelerator.wait_for_everyone()
+    return folder
 
 
 def losses(trainer, count=20):
@@ -99,16 +99,10 @@ def losses(trainer, count=20):
 def save(rank, place, count, ways):
     """Save after six steps, and go on."""
     for (name, tree), parallel in itertools.product(cases(place).items(), ways):
-        folder = Folder(place / f"{name}-{parallel}-{count}")
-        trainer = trainer_of(tree, parallel)
-        if rank == 0:
-            folder.create(trainer.recipe)
-        trainer.accelerator.wait_for_everyone()
+        trainer = shared(tree, parallel)
+        folder = begin(rank, trainer, place / f"{name}-{parallel}-{count}")
         losses(trainer, 6)
         save_checkpoint(trainer, folder)
-        if rank == 0:
-            (folder.path / "run.json").write_text(json.dumps({"data": trainer.task.checksum}))
-        trainer.accelerator.wait_for_everyone()
         note(rank, folder, "saved", trainer)
 
 
@@ -124,39 +118,43 @@ def go_on(rank, place, before, count, ways, kept=None):
     for (name, tree), saved, parallel in itertools.product(cases(place).items(), kept, ways):
         folder = Folder(place / f"{name}-{saved}-{before}")
         if folder.path.exists():
-            trainer = trainer_of(tree, parallel)
+            trainer = shared(tree, parallel)
             restore(trainer, folder)
             assert bool(trainer.notes) == (before != count)
             note(rank, folder, f"{parallel}-{count}", trainer)
 
 
-@shards
-@pytest.mark.slow
-def test_the_next_losses_are_the_same_on_any_number_of_processes(tmp_path, monkeypatch):
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with a text, and a cache of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     texts.write(tmp_path / "text.txt")
+    return tmp_path
+
+
+@shards
+@pytest.mark.slow
+def test_the_next_losses_are_the_same_on_any_number_of_processes(place):
     ways = ("ddp", "fsdp")
-    several(save, 2, tmp_path, 2, ways)
-    save(0, tmp_path, 1, ("ddp",))
+    several(save, 2, place, 2, ways)
+    save(0, place, 1, ("ddp",))
     for before, count in ((2, 1), (1, 2), (2, 2), (2, 4)):
         if count == 1:
-            go_on(0, tmp_path, before, count, ways)
+            go_on(0, place, before, count, ways)
         else:
-            several(go_on, count, tmp_path, before, count, ways)
+            several(go_on, count, place, before, count, ways)
     # from 2 processes, two ways to each of 1, 2 and 4; from 1 to 2
-    assert same_losses(tmp_path) == 2 * (2 * 2 * 3 + 2)
+    assert same_losses(place) == 2 * (2 * 2 * 3 + 2)
 
 
 @shards
 @pytest.mark.slow
-def test_groups_of_processes_save_what_any_number_continues(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    texts.write(tmp_path / "text.txt")
-    several(save, 4, tmp_path, 4, ("hsdp",))
-    several(go_on, 4, tmp_path, 4, 4, ("hsdp",))
-    several(go_on, 2, tmp_path, 4, 2, ("fsdp", "ddp"), ("hsdp",))
-    go_on(0, tmp_path, 4, 1, ("ddp",), ("hsdp",))
-    assert same_losses(tmp_path) == 2 * (1 + 2 + 1)
+def test_groups_of_processes_save_what_any_number_continues(place):
+    several(save, 4, place, 4, ("hsdp",))
+    several(go_on, 4, place, 4, 4, ("hsdp",))
+    several(go_on, 2, place, 4, 2, ("fsdp", "ddp"), ("hsdp",))
+    go_on(0, place, 4, 1, ("ddp",), ("hsdp",))
+    assert same_losses(place) == 2 * (1 + 2 + 1)
 
 
 def same_losses(place):
@@ -410,7 +408,7 @@ def read_together(rank, place, share):
         hashed.append(Path(file.name).name)
         return digest(file, kind)
 
-    folder, trainer, said = Folder(place / "run"), trainer_of(DIGITS, "fsdp"), []
+    folder, trainer, said = Folder(place / "run"), shared(DIGITS, "fsdp"), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hashlib, "file_digest", seen)
         restore(trainer, folder, said.append)
@@ -425,7 +423,7 @@ def read_together(rank, place, share):
 
 def read_apart(rank, place):
     """One process does not see a file, and none goes back to an earlier checkpoint."""
-    trainer = trainer_of(DIGITS, "fsdp")
+    trainer = shared(DIGITS, "fsdp")
     if rank == 1:
 
         def blind(self, path, part):
@@ -438,15 +436,11 @@ def read_apart(rank, place):
 
 def fail_to_save(rank, place, parallel, victim):
     """One process cannot write, all say so, and what was saved before is there."""
-    trainer, folder = trainer_of(DIGITS, parallel), Folder(place / "run")
-    if rank == 0:
-        folder.create(trainer.recipe)
-        (folder.path / "run.json").write_text(json.dumps({"data": trainer.task.checksum}))
-    trainer.accelerator.wait_for_everyone()
+    trainer = shared(DIGITS, parallel)
+    folder = begin(rank, trainer, place / "run")
     trainer.train_step()
     save_checkpoint(trainer, folder)
-    before = trainer.layout.whole_state()
-    before = {name: value.clone() for name, value in before.items()}
+    before = {name: value.clone() for name, value in trainer.layout.whole_state().items()}
     trainer.train_step()
     write, save = files.write_bytes, Checkpoints.save
 
@@ -461,7 +455,7 @@ def fail_to_save(rank, place, parallel, victim):
     (place / f"{rank}.txt").write_text(str(failed.value))
     trainer.accelerator.wait_for_everyone()
     assert not list(folder.path.rglob("*.tmp"))
-    trainer = trainer_of(DIGITS, parallel)
+    trainer = shared(DIGITS, parallel)
     restore(trainer, folder)
     assert trainer.step == 1
     after = trainer.layout.whole_state()
@@ -474,10 +468,8 @@ def fail_to_save(rank, place, parallel, victim):
 def fail_while_saving(rank, place, patience):
     """One process fails while the other is still writing its share of a checkpoint."""
     options = ("--checkpoint.every=1", "--checkpoint.async=true")
-    trainer, folder, lost = trainer_of(DIGITS, "fsdp", *options), Folder(place / "run"), []
-    if rank == 0:
-        folder.create(trainer.recipe)
-    trainer.accelerator.wait_for_everyone()
+    trainer, lost = shared(DIGITS, "fsdp", *options), []
+    folder = begin(rank, trainer, place / "run")
     write, step = files.write_bytes, Trainer.train_step
 
     def slowly(path, content):
@@ -560,11 +552,8 @@ def damage(path):
 
 
 def saved_in_shares(rank, place):
-    trainer = trainer_of(DIGITS, "fsdp", "--checkpoint.async=true")
-    folder = Folder(place / "run")
-    if rank == 0:
-        folder.create(trainer.recipe)
-    trainer.accelerator.wait_for_everyone()
+    trainer = shared(DIGITS, "fsdp", "--checkpoint.async=true")
+    folder = begin(rank, trainer, place / "run")
     for step in (1, 2):
         trainer.train_step()
         save_checkpoint(trainer, folder)
@@ -573,7 +562,6 @@ def saved_in_shares(rank, place):
         trainer.background.settle()
         if rank == 0:
             torch.save(before, place / f"{step}.pt")
-            (folder.path / "run.json").write_text(json.dumps({"data": trainer.task.checksum}))
 
 
 @shards
@@ -589,7 +577,7 @@ def test_shares_are_written_in_the_background_whole_and_without_pickles(tmp_path
     for step in (1, 2):  # as it was when it was saved, though training went on
         path = (before, newest)[step - 1]
         kept = torch.load(tmp_path / f"{step}.pt", weights_only=True)
-        alone = trainer_of(DIGITS, "ddp")
+        alone = trainer_of(DIGITS)
         found = Checkpoints(path.parent).read(path)
         resume._fill(alone, found)
         assert all(torch.equal(v, kept[k]) for k, v in alone.model.state_dict().items())
@@ -598,6 +586,6 @@ def test_shares_are_written_in_the_background_whole_and_without_pickles(tmp_path
     said = []
     assert folder.checkpoints.newest(said.append).path == before
     assert "share-00001-of-00002.safetensors does not have the checksum" in said[0]
-    other = trainer_of({**DIGITS, "model": {"name": "dense", "width": 8}}, "ddp")
+    other = trainer_of({**DIGITS, "model": {"name": "dense", "width": 8}})
     with pytest.raises(ValueError, match=r"[Ss]ize mismatch"):
         resume._fill(other, Checkpoints(before.parent).read(before))

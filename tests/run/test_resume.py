@@ -78,15 +78,25 @@ def ended_alike(one, other):
     assert json.loads(folder.evaluation.read_text()) == json.loads(there.evaluation.read_text())
 
 
+@pytest.fixture
+def resume(make, quiet, weights):
+    """resume(name) -> the weights and the folder of a run that goes on to its end."""
+
+    def run(name, console=quiet):
+        trainer, folder = make(name, *EVERY, new=False)
+        fit(trainer, folder, console, resume=True)
+        return weights(trainer), folder
+
+    return run
+
+
 @pytest.mark.parametrize("step", [4, 6], ids=lambda s: f"killed in step {s} of 10")
-def test_killed_and_resumed_equals_uninterrupted(make, quiet, whole, weights, step):
+def test_killed_and_resumed_equals_uninterrupted(make, quiet, whole, resume, step):
     trainer, folder = make("broken", *EVERY)
     break_at(trainer, step, kill)
     with pytest.raises(Killed):
         fit(trainer, folder, quiet)
-    again, folder = make("broken", *EVERY, new=False)
-    fit(again, folder, quiet, resume=True)
-    ended_alike((weights(again), folder), whole)
+    ended_alike(resume("broken"), whole)
 
 
 @pytest.fixture
@@ -102,7 +112,7 @@ def heeded():
 
 @pytest.mark.usefixtures("heeded")
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"])
-def test_a_signal_saves_in_the_middle_of_an_epoch(make, quiet, whole, weights, number):
+def test_a_signal_saves_in_the_middle_of_an_epoch(make, quiet, whole, resume, number):
     trainer, folder = make("stopped", *EVERY)
     at = 7 if number == "SIGTERM" else 2
     break_at(trainer, at, lambda: signal.raise_signal(getattr(signal, number)))
@@ -111,24 +121,20 @@ def test_a_signal_saves_in_the_middle_of_an_epoch(make, quiet, whole, weights, n
     assert stopped.value.exit_status == 75
     assert steps_of(folder) == ([7, 6] if at == 7 else [2])
     if at == 7:
-        again, folder = make("stopped", *EVERY, new=False)
-        fit(again, folder, quiet, resume=True)
-        ended_alike((weights(again), folder), whole)
+        ended_alike(resume("stopped"), whole)
 
 
-def test_a_killed_process_can_be_resumed(make, quiet, tree, whole, weights, tmp_path, monkeypatch):
+def test_a_killed_process_can_be_resumed(tree, whole, resume, tmp_path, monkeypatch):
     """The same with a real process, ended by SIGKILL in its second epoch."""
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(yaml.safe_dump({**tree, "checkpoint": {"every": 3}}))
     words = ["train", "tiny.yaml", "--out", "process"]
     assert ended(signalled, signal.SIGKILL, 8, words) == -signal.SIGKILL
-    again, folder = make("process", *EVERY, new=False)
-    fit(again, folder, quiet, resume=True)
-    ended_alike((weights(again), folder), whole)
+    ended_alike(resume("process"), whole)
 
 
 def test_a_disk_that_fills_up_leaves_the_last_good_checkpoint(
-    make, quiet, whole, weights, monkeypatch
+    make, quiet, whole, resume, monkeypatch
 ):
     trainer, folder = make("full", *EVERY)
     write = files.os.fsync
@@ -144,23 +150,14 @@ def test_a_disk_that_fills_up_leaves_the_last_good_checkpoint(
     monkeypatch.undo()
     assert steps_of(folder) == [5, 3]
     assert not list(folder.path.rglob("*.tmp"))
-    again, folder = make("full", *EVERY, new=False)
-    fit(again, folder, quiet, resume=True)
-    assert same(weights(again), whole[0])
+    assert same(resume("full")[0], whole[0])
 
 
-def test_a_finished_run_is_left_as_it_is(make, whole, capsys):
+def test_a_finished_run_is_left_as_it_is(whole, resume, capsys):
     before = {p: p.stat().st_mtime_ns for p in whole[1].path.iterdir()}
-    again, folder = make("whole", *EVERY, new=False)
-    fit(again, folder, Console(), resume=True)
+    _, folder = resume("whole", Console())
     assert "is finished" in " ".join(capsys.readouterr().out.split())  # the path may fill a line
     assert {p: p.stat().st_mtime_ns for p in folder.path.iterdir()} == before
-
-
-def test_another_recipe_cannot_resume(make, whole):
-    other, folder = make("whole", "--optimizer.lr", "0.5", new=False)
-    with pytest.raises(RunError, match=r"optimizer\.lr: 0\.01 there, 0\.5 here"):
-        folder.check_same(other.recipe)
 
 
 def test_a_run_under_the_former_name_of_its_solver_goes_on(tree, tmp_path):
@@ -182,12 +179,12 @@ def test_other_data_are_refused(make, quiet, whole):
         fit(trainer, folder, quiet, resume=True)
 
 
-def test_a_lost_checkpoint_does_not_cost_what_is_left_of_the_run(make, quiet, whole):
-    trainer, folder = make("whole", *EVERY, new=False)
+def test_a_lost_checkpoint_does_not_cost_what_is_left_of_the_run(whole, resume):
+    folder = whole[1]
     shutil.rmtree(folder.checkpoints.path)
     before = {p: p.stat().st_mtime_ns for p in folder.path.iterdir()}
     with pytest.raises(RunError, match=r"has no checkpoint, though the run has model.safetensors"):
-        fit(trainer, folder, quiet, resume=True)
+        resume("whole")
     assert {p: p.stat().st_mtime_ns for p in folder.path.iterdir()} == before
 
 
@@ -197,14 +194,13 @@ def flip(path, bit):
     path.write_bytes(content)
 
 
-def test_a_damaged_checkpoint_is_said_and_the_one_before_is_taken(make, whole, weights, capsys):
-    trainer, folder = make("whole", *EVERY, new=False)
-    newest, before = folder.checkpoints.all()
+def test_a_damaged_checkpoint_is_said_and_the_one_before_is_taken(whole, resume, capsys):
+    newest, before = whole[1].checkpoints.all()
     flip(newest / "optimiser.pt", 8 * 5000)
-    fit(trainer, folder, Console(width=300), resume=True)
+    found, folder = resume("whole", Console(width=300))
     assert f"{newest} is damaged (optimiser.pt" in (said := capsys.readouterr().err)
     assert f"continues from {before}" in said
-    assert same(weights(trainer), whole[0])
+    assert same(found, whole[0])
     assert steps_of(folder) == [10, 9]
     folder.checkpoints.read(newest)  # it is whole again
     assert list(folder.checkpoints.path.glob("0000000010.damaged-*"))  # and nothing is lost
@@ -225,8 +221,8 @@ def test_no_flipped_bit_is_accepted(whole):
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "gone", "no manifest"])
-def test_where_every_checkpoint_is_damaged_that_is_one_clear_error(make, quiet, whole, damage):
-    trainer, folder = make("whole", *EVERY, new=False)
+def test_where_every_checkpoint_is_damaged_that_is_one_clear_error(whole, resume, damage):
+    folder = whole[1]
     for path in folder.checkpoints.all():
         part = path / ("checkpoint.json" if damage == "no manifest" else "processes.pt")
         content = part.read_bytes()
@@ -234,7 +230,7 @@ def test_where_every_checkpoint_is_damaged_that_is_one_clear_error(make, quiet, 
         if damage in ("empty", "cut"):
             part.write_bytes(content[: len(content) // 2] if damage == "cut" else b"")
     with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be read") as caught:
-        fit(trainer, folder, quiet, resume=True)
+        resume("whole")
     assert str(folder.checkpoints.all()[0]) in str(caught.value)
 
 
@@ -274,7 +270,7 @@ def test_a_run_is_extended_once_it_has_finished(make, quiet):
 
 @pytest.mark.parametrize("place", ["evaluate", "radius"])
 def test_a_signal_in_the_last_evaluation_ends_it_and_it_is_made_later(
-    make, quiet, whole, weights, place, monkeypatch, tmp_path
+    make, quiet, whole, resume, place, monkeypatch, tmp_path
 ):
     shutil.copytree(tmp_path / "whole", tmp_path / "late")
     trainer, folder = make("late", *EVERY, new=False)
@@ -289,9 +285,7 @@ def test_a_signal_in_the_last_evaluation_ends_it_and_it_is_made_later(
     with stops.catch() as signals, pytest.raises(Interrupted, match="all training so far is"):
         fit(trainer, folder, quiet, resume=True, signals=signals)
     assert not folder.evaluation.exists() and steps_of(folder)[0] == 10
-    again, folder = make("late", *EVERY, new=False)
-    fit(again, folder, quiet, resume=True)
-    ended_alike((weights(again), folder), whole)
+    ended_alike(resume("late"), whole)
 
 
 def test_a_signal_in_the_evaluation_of_the_last_epoch_is_not_lost(make, quiet):
@@ -317,17 +311,16 @@ def test_a_checkpoint_of_an_abandoned_future_goes(tmp_path):
     assert [int(path.name) for path in found.all()] == [4, 3]
 
 
-def test_a_run_that_never_had_a_checkpoint_starts_again(make, quiet, whole, weights, capsys):
+def test_a_run_that_never_had_a_checkpoint_starts_again(make, quiet, whole, resume, capsys):
     """What else is in the folder is of the beginning that was lost."""
     trainer, folder = make("begun", *EVERY)
     break_at(trainer, 2, kill)
     with pytest.raises(Killed):
         fit(trainer, folder, quiet)
     assert folder.info.exists() and not folder.saved
-    again, folder = make("begun", *EVERY, new=False)
-    fit(again, folder, Console(width=300), resume=True)
+    found, _ = resume("begun", Console(width=300))
     assert "has no checkpoint yet: it starts from the beginning" in capsys.readouterr().out
-    assert same(weights(again), whole[0])
+    assert same(found, whole[0])
 
 
 def test_a_checkpoint_is_not_unpickled(whole):
@@ -361,21 +354,15 @@ def pipe(about, path):
 
 @pytest.mark.parametrize(
     "change",
-    [
-        trap,
-        outside,
-        pipe,
-        lambda about, path: about.update(step="x"),
-        lambda about, path: about.update(metrics=5),
-        lambda about, path: about.update(parts=["optimiser.pt"]),
-    ],
+    [trap, outside, pipe, {"step": "x"}, {"metrics": 5}, {"parts": ["optimiser.pt"]}],
+    ids=str,
 )
 def test_a_checkpoint_that_was_signed_again_is_damaged_too(make, quiet, whole, capsys, change):
     trainer, folder = make("whole", *EVERY, new=False)
     newest, before = folder.checkpoints.all()
     about = json.loads((newest / "checkpoint.json").read_text())
     del about["sha256"]
-    change(about, newest)
+    change(about, newest) if callable(change) else about.update(change)
     (newest / "checkpoint.json").write_bytes(checkpoint._sign(about))
     restore(trainer, folder, print)
     said = capsys.readouterr().out
@@ -393,36 +380,44 @@ def test_lack_of_memory_is_no_damage(whole, monkeypatch):
     assert not isinstance(error.value, CheckpointError)
 
 
-def test_shares_outside_a_checkpoint_are_not_read(make, whole):
+@pytest.fixture
+def signed_again(make, whole):
+    """signed_again(parts, **about) restores a checkpoint of these parts, made of the newest one."""
     trainer, folder = make("whole", *EVERY, new=False)
     found = folder.checkpoints.newest(print)
-    about = {name: found.about[name] for name in ("recipe", "data", "seconds", "metrics")}
-    chunk = {"file": "../../pipe.safetensors", "key": "x", "offsets": [0], "sizes": [1]}
-    about["shares"] = {"x": {"dtype": "float32", "size": [1], "chunks": [chunk]}}
-    os.mkfifo(folder.path / "pipe.safetensors")
-    folder.checkpoints.save(11, about, found.model, found.parts)
-    with pytest.raises(CheckpointError, match="is none of its files"):
+
+    def restores(parts=found.parts, **about):
+        kept = {name: found.about[name] for name in ("recipe", "data", "seconds", "metrics")}
+        folder.checkpoints.save(11, kept | about, found.model, parts)
         restore(trainer, folder, print)
 
-
-def test_what_does_not_fit_in_a_checkpoint_is_no_bug(make, whole):
-    trainer, folder = make("whole", *EVERY, new=False)
-    found = folder.checkpoints.newest(print)
-    about = {name: found.about[name] for name in ("recipe", "data", "seconds", "metrics")}
-    for parts in ({}, {"processes": 5, "optimiser": {}}, {"processes": [{}], "optimiser": {}}):
-        folder.checkpoints.save(11, about, found.model, parts)
-        with pytest.raises(CheckpointError, match="does not fit the model and the optimiser"):
-            restore(trainer, folder, print)
+    return restores
 
 
-def test_lost_or_damaged_metrics_come_back_from_the_checkpoint(make, quiet, whole):
-    _, folder = whole
-    before = folder.read_metrics()
-    for damage in (b"", b"\0" * 500, None):
-        folder.metrics.unlink() if damage is None else folder.metrics.write_bytes(damage)
-        again, folder = make("whole", *EVERY, new=False)
-        fit(again, folder, quiet, resume=True)
-        assert folder.read_metrics() == before
+def test_shares_outside_a_checkpoint_are_not_read(signed_again, whole):
+    chunk = {"file": "../../pipe.safetensors", "key": "x", "offsets": [0], "sizes": [1]}
+    os.mkfifo(whole[1].path / "pipe.safetensors")
+    with pytest.raises(CheckpointError, match="is none of its files"):
+        signed_again(shares={"x": {"dtype": "float32", "size": [1], "chunks": [chunk]}})
+
+
+@pytest.mark.parametrize("processes", [None, 5, [{}]])
+def test_what_does_not_fit_in_a_checkpoint_is_no_bug(signed_again, processes):
+    parts = {} if processes is None else {"processes": processes, "optimiser": {}}
+    with pytest.raises(CheckpointError, match="does not fit the model and the optimiser"):
+        signed_again(parts)
+
+
+@pytest.mark.parametrize("damage", ["empty", "zeros", "gone", "later epochs"])
+def test_metrics_come_back_from_the_checkpoint_and_none_beyond_it(whole, resume, damage):
+    folder = whole[1]
+    before, lines = folder.read_metrics(), folder.metrics.read_bytes()
+    more = json.dumps({**before[-1], "epoch": 3}) + '\n{"epoch": 4, "st'
+    content = {"empty": b"", "zeros": b"\0" * 500, "later epochs": lines + more.encode()}
+    folder.metrics.unlink()
+    if damage in content:
+        folder.metrics.write_bytes(content[damage])
+    assert resume("whole")[1].read_metrics() == before
 
 
 def test_an_extended_run_is_the_run_of_its_recipe(make, quiet, tree, weights, capsys):

@@ -58,12 +58,6 @@ def test_a_run_is_read_without_its_data(finished):
         _ = loaded.data
 
 
-def test_a_run_is_never_overwritten(finished):
-    trainer, folder = finished
-    with pytest.raises(RunError, match=r"whole already holds a run.*--resume"):
-        folder.create(trainer.recipe)
-
-
 def test_a_folder_with_other_things_is_not_taken(make, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
@@ -106,11 +100,6 @@ def test_a_loss_that_is_not_finite_stops_the_run(make, quiet):
         trainer.model.head.bias.fill_(float("nan"))
     with pytest.raises(TrainingError, match="the loss is nan at step 1"):
         fit(trainer, folder, quiet)
-
-
-def test_batches_larger_than_the_data_are_refused(make):
-    with pytest.raises(TrainingError, match="batch_size is 5000 but the run has only"):
-        make("run", "--batch_size", "5000")
 
 
 def test_a_model_that_does_not_fit_the_images_is_refused(make):

@@ -4,25 +4,23 @@ import math
 
 import numpy
 import pytest
-from accelerate import Accelerator
 
 from equilibria.run import recipe as recipes
 from equilibria.run.initialization import ShallowStart
 from equilibria.run.start import TrainingError
 from equilibria.run.trainer import Trainer
+from several import trainer_of
+
+TREE = {
+    "task": {"name": "image_classification", "data": "digits"},
+    "model": {"name": "dense", "shape": [1, 8, 8], "classes": 10, "width": 8},
+}
 
 
 def test_a_run_that_would_never_solve_is_refused():
-    tree = {
-        "task": {"name": "image_classification", "data": "digits"},
-        "model": {"name": "dense", "shape": [1, 8, 8], "classes": 10, "width": 8},
-        "pretrain": {"name": "ShallowStart", "steps": 84},
-        "batch_size": 16,
-        "epochs": 1,
-    }
-    recipe = recipes.parse(tree)  # 1,347 images make 84 steps of 16
+    pretrain = {"pretrain": {"name": "ShallowStart", "steps": 84}}
     with pytest.raises(TrainingError, match=r"pretrain\.steps is 84 and the run has 84 steps"):
-        Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
+        trainer_of(TREE | pretrain | {"batch_size": 16, "epochs": 1})  # of 1,347 images
 
 
 def test_a_share_is_taken_of_the_run_and_never_all_of_it():
@@ -48,8 +46,8 @@ def test_the_recipe_for_ones_own_images_trains_on_few_of_them(tmp_path):
             pictures.fromarray(pixels).save(tmp_path / label / f"{k}.png")
 
     def trainer(*options):
-        recipe = recipes.load("mdeq-images", ["--task.data", str(tmp_path), *options])
-        return Trainer(recipe, recipe.task.load(), Accelerator(cpu=True))
+        words = ("--task.data", str(tmp_path), *options)
+        return trainer_of(recipes.read("mdeq-images"), *words)
 
     found = trainer("--epoch_steps", "null")  # 72 images make 2 steps of 32, in 8 epochs
     assert 0 < found.shallow_steps < found.steps == 16
@@ -64,15 +62,6 @@ def test_the_recipe_for_ones_own_images_trains_on_few_of_them(tmp_path):
 
 
 def test_an_extended_run_does_not_begin_again_with_a_shallow_network():
-    tree = {
-        "task": {"name": "image_classification", "data": "digits"},
-        "model": {"name": "dense", "shape": [1, 8, 8], "classes": 10, "width": 8},
-        "pretrain": {"name": "ShallowStart", "steps": 0.5},
-        "epochs": 2,
-    }
-    recipe = recipes.parse(tree)
-    shallow = [
-        Trainer(each, each.task.load(), Accelerator(cpu=True)).shallow_steps
-        for each in (recipe, recipe.extend_by(4))
-    ]
-    assert shallow == [21, 21]
+    whole = trainer_of(TREE | {"pretrain": {"name": "ShallowStart", "steps": 0.5}, "epochs": 2})
+    again = Trainer(whole.recipe.extend_by(4), whole.task, whole.accelerator)
+    assert whole.shallow_steps == again.shallow_steps == 21

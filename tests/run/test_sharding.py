@@ -16,8 +16,7 @@ from equilibria.run import recipe as recipes
 from equilibria.run.config import ConfigError
 from equilibria.run.evaluation import accelerator
 from equilibria.run.sharding import Sharding, Whole, extent
-from equilibria.run.trainer import Trainer
-from several import several, shards
+from several import several, shards, trainer_of
 
 DIGITS = {
     "task": {"name": "image_classification", "data": "digits"},
@@ -30,17 +29,8 @@ DIGITS = {
     "clip": 1.0,
 }
 PENALTY = {"regularizer": {"name": "JacobianPenalty", "probability": 1.0}}
-ADJOINTS = (
-    *(
-        "Implicit",
-        "Phantom",
-        "NeumannPhantom",
-        "JacobianFree",
-        "Shine",
-        "Unrolled",
-        "AdaptiveAdjoint",
-    ),
-)
+ADJOINTS = ("Implicit", "Phantom", "NeumannPhantom", "JacobianFree", "Shine", "Unrolled")
+ADJOINTS += ("AdaptiveAdjoint",)
 TERMS = {
     "alone": {},
     "penalty": PENALTY,
@@ -60,10 +50,7 @@ solution, so that later steps amplify the rounding of earlier ones; so does Broy
 
 def adjoints(place):
     """Recipes of every adjoint with every term; "pieces" solves a text piece by piece."""
-    language = copy.deepcopy(texts.LANGUAGE)
-    language["task"]["file"] = str(place / "text.txt")
-    for name in ("dropout", "embedding_dropout", "output_dropout"):
-        language["model"][name] = 0.0
+    language = texts.tree(place, dropout=0.0, embedding_dropout=0.0, output_dropout=0.0)
     correction = {"name": "FixedPointCorrection", "evals": 6}
     language |= {**PENALTY, "correction": correction, "pretrain": None}
     language |= {name: DIGITS[name] for name in ("solver", "optimizer")}
@@ -102,8 +89,7 @@ def weights(trainer):
 
 
 def train(tree, options, steps=3):
-    recipe = recipes.parse(tree, options)
-    trainer = Trainer(recipe, recipe.task.load(), accelerator(recipe.precision, "cpu"))
+    trainer = trainer_of(tree, *options)
     for _ in range(steps):
         trainer.train_step()
     trainer.step = trainer.steps  # so that an epoch ends here

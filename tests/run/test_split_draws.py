@@ -11,14 +11,10 @@ import flow_tree
 import texts
 from applications import present
 from equilibria import draws
-from equilibria.run import recipe as recipes
-from equilibria.run.evaluation import accelerator
-from equilibria.run.trainer import Trainer
-from several import several
+from several import TIGHT, several, trainer_of
 
-TIGHT = {
-    "solver": {"name": "Anderson", "rtol": 1e-6, "max_evals": 80},
-    "adjoint": {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-6}},
+KNOWN = {
+    **TIGHT,
     "regularizer": {"name": "JacobianPenalty", "gamma": 0.2},
     "pretrain": None,
     "optimizer": {"name": "SGD", "lr": 0.05, "momentum": 0.0},
@@ -29,26 +25,21 @@ TIGHT = {
 
 def transformer(place):
     """Dropout of words, features, positions and attention, a penalty and a correction."""
-    tree = copy.deepcopy(texts.LANGUAGE)
-    tree["task"]["file"] = str(place / "text.txt")
-    tree["model"] |= {"attention_dropout": 0.1, "input_dropout": 0.1}
-    return tree | TIGHT | {"correction": {"name": "FixedPointCorrection"}}
+    tree = texts.tree(place, attention_dropout=0.1, input_dropout=0.1)
+    return tree | KNOWN | {"correction": {"name": "FixedPointCorrection"}}
 
 
 def trellis(place):
     """Dropout of hidden features and of weights."""
-    tree = transformer(place)
-    del tree["correction"]
-    tree["model"] = {"name": "deq-trellisnet", "width": 8, "hidden": 6, "scale": 0.3}
-    tree["model"] |= {"hidden_dropout": 0.2, "weight_dropout": 0.2}
-    return tree
+    model = {"name": "deq-trellisnet", "width": 8, "hidden": 6, "scale": 0.3}
+    return texts.tree(place, **model, hidden_dropout=0.2, weight_dropout=0.2) | KNOWN
 
 
 def images(_):
     """Crops, shifts and mirroring, and a penalty."""
     task = {"name": "image_classification", "data": "digits", "shift": 1, "flip": True, "crop": 0.6}
     model = {"name": "dense", "width": 16}
-    return {"task": task, "model": model, "batch_size": 64, "epochs": 1} | TIGHT
+    return {"task": task, "model": model, "batch_size": 64, "epochs": 1} | KNOWN
 
 
 def recurrent(_):
@@ -56,7 +47,7 @@ def recurrent(_):
     return {
         "task": {"name": "adding", "length": 12},
         "model": {"name": "recurrent", "hidden": 8, "layers": 2, "dropout": 0.5},
-        "optimizer": TIGHT["optimizer"],
+        "optimizer": KNOWN["optimizer"],
         "batch_size": 8,
         "epochs": 1,
     }
@@ -66,7 +57,7 @@ def flow(_):
     """Solves that begin anywhere."""
     tree = copy.deepcopy(flow_tree.TREE)
     tree["model"]["start_noise"] = 2.0
-    return tree | {"adjoint": {"name": "Phantom", "steps": 1}, "optimizer": TIGHT["optimizer"]}
+    return tree | {"adjoint": {"name": "Phantom", "steps": 1}, "optimizer": KNOWN["optimizer"]}
 
 
 CASES = {"transformer": transformer, "trellis": trellis, "images": images}
@@ -76,8 +67,7 @@ CASES |= {"flow": flow} if present("flow") else {}
 
 def trained(tree, *options, steps=2):
     """Return the weights after two steps."""
-    recipe = recipes.parse(tree, options)
-    trainer = Trainer(recipe, recipe.task.load(), accelerator(recipe.precision, "cpu"))
+    trainer = trainer_of(tree, *options)
     for _ in range(steps):
         trainer.train_step()
     return {name: each.detach().clone() for name, each in trainer.model.state_dict().items()}

@@ -1,7 +1,5 @@
 """Sharded models start with the weights of one process, which alone holds them whole."""
 
-import copy
-
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -11,14 +9,12 @@ from torch.distributed.tensor import DTensor
 import flow_tree
 import texts
 from applications import present
-from equilibria.run import recipe as recipes
 from equilibria.run.checkpoint import CheckpointError
 from equilibria.run.evaluation import accelerator
 from equilibria.run.processes import Elsewhere
 from equilibria.run.sharding import Sharding, without_data
 from equilibria.run.start import StartingModel
-from equilibria.run.trainer import Trainer
-from several import several, shards
+from several import several, shards, trainer_of
 
 DIGITS = {
     "task": {"name": "image_classification", "data": "digits"},
@@ -26,13 +22,6 @@ DIGITS = {
     "batch_size": 64,
     "epochs": 1,
 }
-
-
-def language(place, **model):
-    tree = copy.deepcopy(texts.LANGUAGE)
-    tree["task"]["file"] = str(place / "text.txt")
-    tree["model"] = {**(tree["model"] if "name" not in model else {}), **model}
-    return tree
 
 
 def cases(place):
@@ -43,8 +32,8 @@ def cases(place):
         "radius": DIGITS | {"initialization": {"ensemble": "orthogonal", "radius": 0.7}},
         "ensemble": DIGITS | {"initialization": {"ensemble": "goe", "scale": 0.3}},
         "mdeq": DIGITS | {"model": mdeq},
-        "transformer": language(place, cutoffs=[8], division=2),
-        "trellis": language(
+        "transformer": texts.tree(place, cutoffs=[8], division=2),
+        "trellis": texts.tree(
             place, name="deq-trellisnet", width=8, hidden=6, weight_dropout=0.2, scale=0.3
         ),
     }
@@ -58,11 +47,6 @@ def cases(place):
             "epochs": 1,
         }
     return found
-
-
-def trainer_of(tree, *options):
-    recipe = recipes.parse(tree, options)
-    return Trainer(recipe, recipe.task.load(), accelerator(recipe.precision, "cpu"))
 
 
 def tensors(model):
