@@ -92,6 +92,19 @@ def make(tree, tmp_path):
     return build
 
 
+@pytest.fixture
+def fitted(make, quiet):
+    """Train to the end, a run that is not new from where it stopped: as `make`."""
+    from equilibria.run.loop import fit
+
+    def run(*given, new=True, **options):
+        trainer, folder = make(*given, new=new, **options)
+        fit(trainer, folder, quiet, resume=not new)
+        return trainer, folder
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def _whole(built_once):
     """The tiny run with checkpoints every three steps, and the weights that it ended with."""

@@ -353,14 +353,10 @@ def test_gradients_are_those_of_the_fixed_point():
 
 
 def test_numbers_that_mean_nothing_are_refused():
-    with pytest.raises(ValueError, match=r"NeuralSolver\(horizon=...\)"):
-        eq.NeuralSolver(horizon=0)
-    with pytest.raises(ValueError, match=r"NeuralSolver\(fallback=...\)"):
-        eq.NeuralSolver(fallback=0)
-    with pytest.raises(ValueError, match=r"NeuralSolver\(history=...\)"):
-        eq.NeuralSolver(history=None)
-    with pytest.raises(ValueError, match=r"NeuralSolver\(trust=...\)"):
-        eq.NeuralSolver(trust=-1.0)
+    wrong = {"horizon": 0, "fallback": 0, "history": None, "trust": -1.0}
+    for name, value in wrong.items():
+        with pytest.raises(ValueError, match=rf"NeuralSolver\({name}=...\)"):
+            eq.NeuralSolver(**{name: value})
     with pytest.raises(ValueError, match="shift, softmax or none"):
         PooledMixer(3, normalised="sum")
 

@@ -1,9 +1,11 @@
-"""The problems are what their names say."""
+"""The problems are what their names say, in each way to run f."""
+
+import functools
 
 import pytest
 import torch
 
-from equilibria.run.bench.problems import PROBLEMS, build, usual
+from equilibria.run.bench.problems import PROBLEMS, build, in_mode, usual
 
 SMALL = [n for n in PROBLEMS if not n.startswith("large-") and "2048" not in n and "64x32" not in n]
 
@@ -55,3 +57,57 @@ def test_so_many_samples_are_hard(hard):
 def test_large_problems_are_for_a_gpu():
     assert not any(name.startswith("large-") for name in usual("cpu"))
     assert usual("cuda") == list(PROBLEMS)
+
+
+# --- ways to run f, the same for all --------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return build("tanh-128x8", device="cpu", dtype=torch.float32)
+
+
+def test_autocast_stays_inside_f(problem):
+    z = problem.z0 + 0.1
+    rounded = in_mode(problem, "eager", torch.bfloat16).image(z)
+    assert rounded.dtype == torch.float32
+    difference = (rounded - problem.image(z)).abs().max()
+    assert 0 < difference < 0.05
+
+
+def test_eager_is_f_itself(problem):
+    assert in_mode(problem, "eager").f is problem.f
+
+
+def test_what_cannot_be_is_refused(problem):
+    with pytest.raises(ValueError, match="need a CUDA device; the problem is on cpu"):
+        in_mode(problem, "graphs")
+    with pytest.raises(ValueError, match="unknown mode 'fast'; there are eager, compiled, graphs"):
+        in_mode(problem, "fast")
+
+
+@pytest.mark.device
+def test_a_graph_of_f_is_f():
+    problem = build("tanh-128x8", device="cuda", dtype=torch.float32)
+    graphed = in_mode(problem, "graphs")
+    with torch.no_grad():
+        first, second = problem.z0 + 0.1, problem.z0 - 0.2
+        images = [graphed.image(first), graphed.image(second)]
+        torch.testing.assert_close(images, [problem.image(first), problem.image(second)])
+        part = graphed.f(first[:3], problem.operands[0][:3])
+        torch.testing.assert_close(part, problem.image(first)[:3])
+
+
+def test_each_problem_is_compiled_for_its_own_size(monkeypatch):
+    sizes = []
+
+    def backend(graph, inputs):
+        sizes.extend(each for each in inputs if not isinstance(each, torch.Tensor))
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+    for batch in (8, 64, 256):
+        problem = build(f"tanh-128x{batch}", device="cpu", dtype=torch.float32)
+        compiled = in_mode(problem, "compiled")
+        torch.testing.assert_close(compiled.image(problem.z0), problem.image(problem.z0))
+    assert not sizes  # else a graph takes sizes as inputs

@@ -7,23 +7,14 @@ import pytest
 import yaml
 
 from equilibria.run.cli.main import commands, main
-
-RECIPE = {
-    "description": "five steps on digits",
-    "task": {"name": "image_classification", "data": "digits"},
-    "model": {"name": "dense", "width": 8},
-    "solver": {"name": "Picard", "rtol": 1e-3, "max_evals": 30},
-    "epochs": 1,
-    "batch_size": 256,
-    "probes": 4,
-}
+from shared_runs import TINY
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A finished run, made by the command line."""
     path = tmp_path_factory.mktemp("cli")
-    (path / "tiny.yaml").write_text(yaml.safe_dump(RECIPE))
+    (path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     assert main(["train", str(path / "tiny.yaml"), "--out", str(path / "run"), "--seed", "3"]) == 0
     return path / "run"
 
@@ -76,7 +67,7 @@ def test_recipes_lists_and_shows(prints):
 def ode(tmp_path):
     """A recipe of a neural ODE that three evaluations will not do for."""
     model = {"name": "neural-ode", "filters": 2, "max_evals": 3}
-    recipe = {name: value for name, value in RECIPE.items() if name != "solver"}
+    recipe = {name: value for name, value in TINY.items() if name != "solver"}
     (tmp_path / "ode.yaml").write_text(yaml.safe_dump(recipe | {"model": model}))
     return str(tmp_path / "ode.yaml"), "--out", str(tmp_path / "run")
 

@@ -7,7 +7,6 @@ import pytest
 from equilibria.run import examination, memory, run
 from equilibria.run import recipe as recipes
 from equilibria.run.config import ConfigError
-from equilibria.run.loop import fit
 from equilibria.run.models import EquilibriumModel
 from equilibria.run.run import RunError
 
@@ -31,10 +30,9 @@ def explicit(language):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_it_trains_resumes_and_is_read_back(make, quiet, explicit, name):
+def test_it_trains_resumes_and_is_read_back(fitted, explicit, name):
     tree = explicit(name)
-    trainer, folder = make(tree=tree)
-    fit(trainer, folder, quiet)
+    trainer, folder = fitted(tree=tree)
     first, *_, last = folder.read_metrics()
     assert last["valid"]["loss"] < first["valid"]["loss"]
     assert last["train"]["forward"] == last["valid"]["forward"] == {"evals": None, "status": None}

@@ -10,13 +10,14 @@ import torch
 from rich.console import Console
 from torch import distributed
 
+import killing
 from equilibria import files
 from equilibria.run import recipe as recipes
 from equilibria.run.checkpoint import Checkpoints
 from equilibria.run.folder import Folder, is_concluded
 from equilibria.run.loop import train
 from equilibria.run.trainer import Trainer
-from several import started
+from several import ended, started
 
 OPTIONS = ("--checkpoint.every=2", "--epochs=2", "--epoch_steps=5", "--probes=4")
 
@@ -92,3 +93,18 @@ def test_all_end_with_the_same_message_and_the_run_resumes(tree, tmp_path, what,
     recipe = folder.read_recipe()
     train(recipe, folder.path, resume=True, console=Console(quiet=True))
     assert is_concluded(folder, 10)
+
+
+# --- killed anywhere, on a full disk, with a flipped bit or twice at once: nothing is lost --------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    (
+        *("random --kills 8", "events --every 3", "full --every 3"),
+        *("flips --flips 40", "pairs --pairs 1", "shares --kills 4"),
+    ),
+)
+def test_nothing_is_lost(words):
+    assert ended(killing.main, words.split()) == 0

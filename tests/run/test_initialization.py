@@ -105,11 +105,10 @@ def test_a_radius_that_cannot_be_had_is_said_before_there_is_a_run(tree, tmp_pat
 
 
 def test_resumed_is_uninterrupted_and_measures_nothing_again(
-    tree, make, quiet, weights, tmp_path, monkeypatch
+    fitted, tree, quiet, weights, tmp_path, monkeypatch
 ):
     tree["initialization"] = RADIUS
-    whole, _ = make("whole")
-    fit(whole, _, quiet)
+    whole, _ = fitted("whole")
     recipe, steps = recipes.parse(tree), iter(range(1, 100))
     with pytest.raises(Interrupted):
         train(recipe, tmp_path / "broken", console=quiet, stop=lambda: next(steps) == 4)

@@ -1,6 +1,7 @@
 """A run folder has one writer at a time, and a start that fails leaves none behind."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from equilibria import files
-from equilibria.run.folder import Folder, RunError
+from equilibria.run.folder import BEGUN, Folder, RunError
 from equilibria.run.lock import NAME, Locked, lock
 from equilibria.run.resume import save
 from equilibria.run.step import Diverged
@@ -171,3 +172,47 @@ def test_a_link_in_its_place_does_not_cut_another_file(tmp_path):
     with pytest.raises(OSError, match="symbolic link"), lock(tmp_path):
         pass
     assert (tmp_path / "mine").read_text() == "mine"
+
+
+# --- what a start leaves that was killed anywhere can be started in, or resumed -------------------
+
+
+@pytest.fixture
+def begun(make):
+    """A run that ended before it had saved anything."""
+    _, folder = make("begun")
+    (folder.path / NAME).touch()
+    for name in set(BEGUN) - {"recipe.yaml", "checkpoints", "events", "metrics.jsonl"}:
+        (folder.path / name).write_text("{}")
+    folder.metrics.touch()
+    (folder.path / "events").mkdir()
+    (folder.path / "checkpoints").mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("count", range(len(BEGUN)))
+def test_a_folder_that_was_half_cleared(begun, count, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    left = [count]
+
+    def dying(delete):
+        def one(path, *given, **options):
+            if not left[0]:
+                raise Killed
+            left[0] -= 1
+            return delete(path, *given, **options)
+
+        return one
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", dying(shutil.rmtree))
+        patched.setattr(type(begun.path), "unlink", dying(type(begun.path).unlink))
+        with pytest.raises(Killed):
+            begun._clear()
+    folder = Folder(begun.path)
+    folder.check_free()
+    assert folder.recipe.exists()
+    folder.check_begun()
+    assert os.listdir(begun.path)

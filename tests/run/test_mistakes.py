@@ -72,10 +72,7 @@ MISTAKES = {
         ("RUN --device abacus", "'abacus' is not a device"),
         ("RUN --solver newton", "--solver must be one of neural, Auto"),
         ("RUN --solver neural", "train one with `equilibria distill"),
-        (
-            "RUN --budgets 4",
-            "--budgets is for equilibrium language models: the task of",
-        ),
+        ("RUN --budgets 4", "--budgets is for equilibrium language models: the task of"),
         ("RUN --budgets", "the task of this run is ImageClassification"),
         ("RUN --no-baselines", "--no-baselines is for language models and others that are"),
     ],
@@ -128,10 +125,7 @@ MISTAKES = {
         ("digits --solver.histroy 3", "did you mean 'solver.history'?"),
         ("""digits --initialization.layers '["*nothing*"]'""", "no recurrent weight matches"),
         ("digits --model.name monotone-dense", "no recurrent weight"),
-        (
-            "digits --model.name resnet --solver.name null --adjoint.name null",
-            "explicit network",
-        ),
+        ("digits --model.name resnet --solver.name null --adjoint.name null", "explicit network"),
     ],
     "export": [
         ("nothing", "there is no run folder"),

@@ -4,6 +4,7 @@ import functools
 import re
 from dataclasses import replace
 
+import docstring_parser
 import pytest
 import yaml
 
@@ -11,18 +12,9 @@ from equilibria import __version__
 from equilibria.run import config
 from equilibria.run import recipe as recipes
 from equilibria.run.cli.main import commands, main
-from equilibria.run.registry import find_imported
+from equilibria.run.registry import find, find_imported, resolve
 from equilibria.run.studies import catalog
-
-RECIPE = {
-    "description": "five steps on digits",
-    "task": {"name": "image_classification", "data": "digits"},
-    "model": {"name": "dense", "width": 8},
-    "solver": {"name": "Picard", "rtol": 1e-3, "max_evals": 10},
-    "epochs": 1,
-    "batch_size": 256,
-    "probes": 4,
-}
+from shared_runs import TINY
 
 
 def printed(capsys, *argv):
@@ -37,7 +29,7 @@ def printed(capsys, *argv):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("options")
-    (path / "tiny.yaml").write_text(yaml.safe_dump(RECIPE))
+    (path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     return path
 
 
@@ -134,3 +126,66 @@ def test_names_in_a_list_are_whole(command, capsys, monkeypatch):
         assert set(names) <= set(shown.split()) and "…" not in shown
         table = shown.splitlines()[: len(names)]
         assert columns is None or max(map(len, table)) <= int(columns)
+
+
+# --- --data, --data-dir and --task.data: each says what it is, and which one the others are -------
+
+
+OWN = ["train digits", "evaluate", "initialise digits", "distil"]
+"""Commands that take data of one's own."""
+
+NAMED = ["doctor", "gradients", "memory", "export"]
+"""Commands that only look for the data of a run."""
+
+
+def help_of(words, capsys, monkeypatch):
+    """What --help says of each option, in one line each."""
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        main([*words.split(), "--help"])
+    lines, found, last = capsys.readouterr().out.splitlines(), dict[str, str](), ""
+    for line in lines:
+        word = line.split()[0].rstrip(",") if line.split() else ""
+        if word.startswith("--") and line.startswith("  --"):
+            last = word
+            found[last] = " ".join(line.split()[1:])
+        elif last and line.startswith("    "):
+            found[last] += " " + " ".join(line.split())
+        else:
+            last = ""
+    return found
+
+
+@pytest.mark.parametrize("words", OWN)
+def test_each_of_the_options_names_the_other(words, capsys, monkeypatch):
+    said = help_of(words, capsys, monkeypatch)
+    assert "--data-dir" in said["--data"]
+    assert said["--data-dir"].endswith("data of your own: --data")
+
+
+@pytest.mark.parametrize("words", NAMED)
+def test_where_there_is_no_data_it_is_not_advised(words, capsys, monkeypatch):
+    said = help_of(words, capsys, monkeypatch)
+    assert "--data" not in said and "--data" not in said["--data-dir"].split()
+    assert "of a run that have moved" in said["--data-dir"]
+
+
+@pytest.mark.parametrize("key", ["--task.data", "--task.file"])
+@pytest.mark.parametrize("command", ["train", "initialize"])
+def test_the_option_and_the_key_exclude_each_other(command, key, fails):
+    assert f"--data and {key} were both given: leave one out" in fails(
+        command, "lm-text", "--data", "a.txt", key, "b.txt"
+    )
+
+
+def test_the_key_of_each_task_names_the_option():
+    shown = set()
+    for name, place in find("tasks").items():
+        config = resolve(place)
+        if not config.__module__.startswith("equilibria."):
+            continue  # another test's
+        for each in docstring_parser.parse(config.__doc__ or "").params:
+            if each.arg_name in ("data", "file"):
+                assert "--data " in (each.description or ""), (name, each.arg_name)
+                shown.add(each.arg_name)
+    assert shown == {"data", "file"}

@@ -32,7 +32,7 @@ def work(rank, tree, place, broken):
         (place / f"{rank}.json").write_text(json.dumps(trainer.stabilizer.factor))  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
-def test_two_processes_take_the_steps_of_one(make, quiet, tree, weights, tmp_path):
+def test_two_processes_take_the_steps_of_one(fitted, tree, weights, tmp_path):
     # SGD, and tight solves: Adam would blow up the rounding of small gradients
     exact = {
         "task": {"name": "image_classification", "data": "digits"},
@@ -42,20 +42,18 @@ def test_two_processes_take_the_steps_of_one(make, quiet, tree, weights, tmp_pat
         "clip": 1.0,
     }
     tree.update(exact)
-    alone, folder = make("one")
-    fit(alone, folder, quiet)
+    alone, _ = fitted("one")
     several(work, 2, tree, tmp_path, False)
     together = load_file(tmp_path / "two" / "model.safetensors")
     for name, value in weights(alone).items():
         torch.testing.assert_close(together[name], value, rtol=1e-3, atol=1e-5)
 
 
-def test_two_processes_penalise_the_same_steps_by_the_same_gamma(make, quiet, tree, tmp_path):
+def test_two_processes_penalise_the_same_steps_by_the_same_gamma(fitted, tree, tmp_path):
     controller = {"name": "EvaluationBudget", "evals": 4, "every": 2}
     tree["regularizer"] = {"name": "JacobianPenalty", "probability": 0.5, "controller": controller}
     tree["correction"] = {"name": "FixedPointCorrection"}
-    alone, folder = make("one")
-    fit(alone, folder, quiet)
+    _, folder = fitted("one")
     several(work, 2, tree, tmp_path, False)
     factors = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
     assert factors[0] == factors[1] != 1.0
@@ -69,7 +67,7 @@ def test_two_processes_penalise_the_same_steps_by_the_same_gamma(make, quiet, tr
         assert penalties[0] == pytest.approx(penalties[1], rel=1e-3)
 
 
-def test_two_processes_share_the_streams_of_a_text(make, quiet, language, weights, tmp_path):
+def test_two_processes_share_the_streams_of_a_text(fitted, language, weights, tmp_path):
     """Each carries over what belongs to its rows; and both can be stopped and resumed."""
     for name in ("dropout", "embedding_dropout", "output_dropout"):
         language["model"][name] = 0.0
@@ -80,8 +78,7 @@ def test_two_processes_share_the_streams_of_a_text(make, quiet, language, weight
         "epochs": 2,
         "epoch_steps": 3,
     }
-    alone, folder = make("one", tree=language)
-    fit(alone, folder, quiet)
+    alone, _ = fitted("one", tree=language)
     several(work, 2, language, tmp_path, True)
     together = load_file(tmp_path / "two" / "model.safetensors")
     for name, value in weights(alone).items():

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from equilibria.run import recipe as recipes
 from equilibria.run.config import ConfigError
-from equilibria.run.loop import fit
+from equilibria.run.loop import Interrupted, fit
 from equilibria.run.regularizer import EvaluationBudget, JacobianPenalty
 from equilibria.run.start import TrainingError
 
@@ -72,34 +72,25 @@ def test_the_controller_holds_a_budget():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("kind", "options", "message"),
     [
-        ({"gamma": -1.0}, "gamma must be finite and not negative"),
-        ({"final_gamma": math.inf}, "final_gamma must be finite"),
-        ({"probability": 1.5}, "probability must lie in"),
-        ({"begin": 0.9, "end": 0.5}, "shares of all steps"),
-        ({"stairs": 0}, "stairs must be at least 1"),
-        ({"samples": 0}, "samples must be at least 1"),
+        (JacobianPenalty, {"gamma": -1.0}, "gamma must be finite and not negative"),
+        (JacobianPenalty, {"final_gamma": math.inf}, "final_gamma must be finite"),
+        (JacobianPenalty, {"probability": 1.5}, "probability must lie in"),
+        (JacobianPenalty, {"begin": 0.9, "end": 0.5}, "shares of all steps"),
+        (JacobianPenalty, {"stairs": 0}, "stairs must be at least 1"),
+        (JacobianPenalty, {"samples": 0}, "samples must be at least 1"),
+        (EvaluationBudget, {"evals": 0.5}, "evals must be at least 1"),
+        (EvaluationBudget, {"every": 0}, "every must be at least 1"),
+        (EvaluationBudget, {"gain": 0.0}, "gain must be positive"),
+        (EvaluationBudget, {"lowest": 0.0}, "the factor begins at 1"),
+        (EvaluationBudget, {"highest": 0.5}, "the factor begins at 1"),
     ],
 )
-def test_impossible_penalties_are_refused(options, message):
+def test_impossible_penalties_and_budgets_are_refused(kind, options, message):
+    given = {"evals": 9} if kind is EvaluationBudget else {}
     with pytest.raises(ValueError, match=message):
-        JacobianPenalty(**options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"evals": 0.5}, "evals must be at least 1"),
-        ({"evals": 9, "every": 0}, "every must be at least 1"),
-        ({"evals": 9, "gain": 0.0}, "gain must be positive"),
-        ({"evals": 9, "lowest": 0.0}, "the factor begins at 1"),
-        ({"evals": 9, "highest": 0.5}, "the factor begins at 1"),
-    ],
-)
-def test_impossible_controllers_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        EvaluationBudget(**options)
+        kind(**{**given, **options})
 
 
 JR = ("--regularizer.name", "JacobianPenalty", "--regularizer.probability", "0.5")
@@ -158,28 +149,25 @@ def test_log_and_terminal_tell_penalty_share_and_gamma(make):
     assert said in console.file.getvalue()
 
 
-def test_in_reduced_precision(make, quiet):
+def test_in_reduced_precision(fitted):
     options = ("--precision", "bf16", "--epochs", "1", "--solver.rtol", "1e-2", *CORRECTION)
-    trainer, folder = make("run", *JR[:2], *options)
-    fit(trainer, folder, quiet)
+    _, folder = fitted("run", *JR[:2], *options)
     record = folder.read_metrics()[0]
     assert 0 < record["regulariser"]["penalty"] < 1 and 0 < record["correction"]["loss"] < 5
 
 
-def test_without_them_nothing_changes(make, quiet, whole, weights):
+def test_without_them_nothing_changes(fitted, whole, weights):
     """A penalty of weight zero leaves the run as it is, to the last bit."""
     plain, folder = whole
-    none, other = make("none", *JR, "--regularizer.gamma", "0")
-    fit(none, other, quiet)
+    none, other = fitted("none", *JR, "--regularizer.gamma", "0")
     assert all(torch.equal(a, weights(none)[k]) for k, a in plain.items())
     assert "regulariser" not in folder.read_metrics()[0]
     assert other.read_metrics()[0]["regulariser"]["penalty"] is None
 
 
-def test_the_penalty_lowers_evaluations_and_radius(make, quiet):
+def test_the_penalty_lowers_evaluations_and_radius(fitted):
     def last(name, *options):
-        trainer, folder = make(name, "--model.bound", "100", "--epochs", "4", *options)
-        fit(trainer, folder, quiet)
+        _, folder = fitted(name, "--model.bound", "100", "--epochs", "4", *options)
         return folder.read_metrics()[-1]
 
     free, held = last("free"), last("held", *JR, "--regularizer.gamma", "20")
@@ -187,40 +175,23 @@ def test_the_penalty_lowers_evaluations_and_radius(make, quiet):
     assert held["test"]["forward"]["evals"]["mean"] < free["test"]["forward"]["evals"]["mean"]
 
 
-def test_the_controller_raises_gamma_while_solves_are_too_long(make, quiet):
+def test_the_controller_raises_gamma_while_solves_are_too_long(fitted):
     options = (*JR, *BUDGET, "2", "--regularizer.controller.evals", "2")
-    trainer, folder = make("run", *options)
-    fit(trainer, folder, quiet)
+    trainer, folder = fitted("run", *options)
     factors = [record["regulariser"]["factor"] for record in folder.read_metrics()]
     assert 1 < factors[0] < factors[1] == trainer.stabilizer.factor
-    easy, folder = make("easy", *options[:-1], "29")
-    fit(easy, folder, quiet)
+    easy, folder = fitted("easy", *options[:-1], "29")
     assert easy.stabilizer.factor < 1
 
 
-class Killed(Exception):
-    """Stands for whatever ends a process."""
-
-
-def test_killed_and_resumed_equals_uninterrupted(make, quiet, weights):
+def test_stopped_and_resumed_equals_uninterrupted(fitted, make, quiet, weights):
     options = (*JR, *BUDGET, "3", "--regularizer.controller.evals", "4", *CORRECTION)
-    options = (*options, "--checkpoint.every", "2")
-    whole, folder = make("whole", *options)
-    fit(whole, folder, quiet)
+    whole, folder = fitted("whole", *options)
     expected = folder.read_metrics()
     trainer, folder = make("broken", *options)
-    loss = trainer.task.loss
-
-    def broken(model, output, targets):
-        if trainer.model.training and trainer.step + 1 == 8:
-            raise Killed
-        return loss(model, output, targets)
-
-    trainer.task.loss = broken
-    with pytest.raises(Killed):
-        fit(trainer, folder, quiet)
-    again, folder = make("broken", *options, new=False)
-    fit(again, folder, quiet, resume=True)
+    with pytest.raises(Interrupted):
+        fit(trainer, folder, quiet, stop=lambda: trainer.step == 7)
+    again, folder = fitted("broken", *options, new=False)
     assert all(torch.equal(a, weights(whole)[k]) for k, a in weights(again).items())
     for one, other in zip(folder.read_metrics(), expected, strict=True):
         assert one | UNTIMED == other | UNTIMED

@@ -236,10 +236,9 @@ def test_keys_of_checkpointing():
         recipes.parse(DIGITS, ["--checkpoint.keep", "0"])
 
 
-def test_checkpoints_in_the_background_are_the_same(make, quiet, whole):
+def test_checkpoints_in_the_background_are_the_same(fitted, whole):
     folder = whole[1]
-    other, behind = make("other", "--checkpoint.every", "3", "--checkpoint.async", "true")
-    fit(other, behind, quiet)
+    _, behind = fitted("other", "--checkpoint.every", "3", "--checkpoint.async", "true")
     assert [p.name for p in folder.checkpoints.all()] == [p.name for p in behind.checkpoints.all()]
     for a, b in zip(folder.checkpoints.all(), behind.checkpoints.all(), strict=True):
         for name in ("model.safetensors", "optimiser.pt"):

@@ -234,10 +234,9 @@ def test_where_every_checkpoint_is_damaged_that_is_one_clear_error(whole, resume
     assert str(folder.checkpoints.all()[0]) in str(caught.value)
 
 
-def test_as_many_checkpoints_are_kept_as_asked(make, quiet):
+def test_as_many_checkpoints_are_kept_as_asked(fitted):
     options = ("--epochs", "1", "--epoch_steps", "4")
-    trainer, folder = make("many", *options, "--checkpoint.keep", "3", "--checkpoint.every", "1")
-    fit(trainer, folder, quiet)
+    _, folder = fitted("many", *options, "--checkpoint.keep", "3", "--checkpoint.every", "1")
     assert steps_of(folder) == [4, 3, 2]
 
 
@@ -420,15 +419,13 @@ def test_metrics_come_back_from_the_checkpoint_and_none_beyond_it(whole, resume,
     assert resume("whole")[1].read_metrics() == before
 
 
-def test_an_extended_run_is_the_run_of_its_recipe(make, quiet, tree, weights, capsys):
+def test_an_extended_run_is_the_run_of_its_recipe(fitted, tree, weights, capsys):
     """Bit for bit, its schedule starting again; and it says so."""
     tree |= {"schedule": {"name": "Cosine", "warmup": 0.3}, "pretrain": None}
     tree["regularizer"] = {"name": "JacobianPenalty", "probability": 0.3, "final_probability": 0.8}
     tree["epoch_steps"] = 3
-    at_once, folder = make("at-once", "--epochs", "3", "--restarts", "[2]", tree=tree)
-    fit(at_once, folder, quiet)
-    first, folder = make("extended", tree=tree)
-    fit(first, folder, quiet)
+    at_once, folder = fitted("at-once", "--epochs", "3", "--restarts", "[2]", tree=tree)
+    first, folder = fitted("extended", tree=tree)
     alone = weights(first)
     longer = first.recipe.extend_by(1)
     assert longer.restarts == (2,) and longer.epochs == 3

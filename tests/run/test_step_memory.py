@@ -11,7 +11,6 @@ import equilibria as eq
 from equilibria.run import memory, models
 from equilibria.run import recipe as recipes
 from equilibria.run.cli.main import main
-from equilibria.run.loop import fit
 from equilibria.run.memory import DEPTHS, measure, measure_within, peak_bytes, settings
 from equilibria.run.tasks import Batch
 from equilibria.solve import GMRES, Anderson, Broyden, Implicit, estimate
@@ -206,10 +205,9 @@ def test_an_estimate_is_of_the_whole_batch(monkeypatch):
         assert found.bytes == pytest.approx(100 + 7 * rows)
 
 
-def test_the_command_goes_on_where_it_was_interrupted(make, quiet, monkeypatch):
+def test_the_command_goes_on_where_it_was_interrupted(fitted, monkeypatch):
     monkeypatch.setattr(memory, "DEPTHS", (2, 4))
-    trainer, folder = make("run", "--epochs", "1", "--epoch_steps", "1")
-    fit(trainer, folder, quiet)
+    _, folder = fitted("run", "--epochs", "1", "--epoch_steps", "1")
     assert not folder.memory.exists()
     measured, point = memory._point, iter(range(100))
 

@@ -1,12 +1,13 @@
-"""A run that begins with the weights of another."""
+"""Weights in files: a run that begins with those of another, and what else they may be."""
 
 import json
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
-from equilibria.run import models
+from equilibria.run import models, run
 from equilibria.run.checkpoint import CheckpointError
 from equilibria.run.cli.main import main
 from equilibria.run.transfer import transfer
@@ -95,12 +96,11 @@ def test_a_damaged_file_is_refused(source, tmp_path):
         transfer(path, source)
 
 
-def test_from_the_command_line(tmp_path, capsys):
+def test_from_the_command_line(tmp_path, prints):
     small = ("--model.width", "16", "--probes", "8", "--epochs", "1")
     assert main(["train", "digits", "--out", str(tmp_path / "one"), *small]) == 0
     begins = ("--init-from", str(tmp_path / "one"), "--optimizer.lr", "1e-12")
-    assert main(["train", "digits", "--out", str(tmp_path / "two"), *small, *begins]) == 0
-    out = capsys.readouterr().out
+    out = prints("train", "digits", "--out", tmp_path / "two", *small, *begins)
     assert "Begins with" in out
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     for name, value in one.items():
@@ -118,9 +118,44 @@ def test_only_one_way_to_begin(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_weights_that_do_not_fit_leave_no_run(tmp_path, capsys):
+def test_weights_that_do_not_fit_leave_no_run(tmp_path, fails):
     save_file({"x": torch.zeros(1)}, tmp_path / "x.safetensors")
     words = ["train", "digits", "--out", str(tmp_path / "run"), "--init-from"]
-    assert main([*words, str(tmp_path / "x.safetensors")]) == 1
-    assert "init_from: none of the cell's weights" in capsys.readouterr().err
+    assert "init_from: none of the cell's weights" in fails(*words, tmp_path / "x.safetensors")
     assert not (tmp_path / "run" / "recipe.yaml").exists()
+
+
+# --- weights in files: of the dtype that they are used in, and the same bytes from save to save
+
+
+def spoil(path, dtype):
+    state = load_file(path)
+    save_file({**state, "head.bias": state["head.bias"].to(dtype)}, path)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [(torch.int64, "int64"), (torch.complex64, "complex64"), (torch.bfloat16, "bfloat16")],
+)
+def test_weights_of_another_dtype_are_refused(whole, dtype, name):
+    _, folder = whole
+    spoil(folder.weights, dtype)
+    with pytest.raises(CheckpointError, match=rf"head.bias is {name} \(10,\) .*float32 \(10,\)"):
+        run.load(folder.path)
+
+
+def test_a_run_may_begin_with_weights_of_less_precision_but_not_with_whole_numbers(tmp_path):
+    model, path = nn.Linear(20, 2), tmp_path / "x.safetensors"
+    weight = torch.randn(2, 20)
+    save_file({"weight": weight.half(), "bias": torch.ones(2, dtype=torch.int64)}, path)
+    found = transfer(path, model)
+    assert found.taken == ("weight",) and found.unlike == ("bias",)
+    assert torch.equal(model.weight, weight.half().float())
+
+
+def test_a_saved_file_is_the_same_bit_for_bit(tmp_path):
+    model, files = nn.Linear(3, 2), [tmp_path / str(k) for k in range(20)]
+    for path in files:
+        save_weights(path, model)
+    assert len({path.read_bytes() for path in files}) == 1
+    assert torch.equal(load_file(files[0])["weight"], model.weight)

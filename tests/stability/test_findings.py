@@ -140,12 +140,7 @@ CASES = [
     case("Gradient", "unhealthy", "more steps", "Phantom(steps=5)", gradient={"cosine": 0.85}),
     case("Gradient", "unhealthy", "no fixed point", gradient={"reference": 1e-3}),
     case("Gradient", "unhealthy", "Convergence", gradient={"cosine": float("nan")}),
-    case(
-        "Backward solve",
-        "watch",
-        "max_evals",
-        gradient={"backward": SOLVES},
-    ),
+    case("Backward solve", "watch", "max_evals", gradient={"backward": SOLVES}),
     case("Depth", "watch", "ordinary", depth=depth(0.969, 0.96)),
     case("Depth", "healthy", "stop after 2 evaluations", depth=depth(0.97, 0.9, 0.968)),
 ]

@@ -56,6 +56,15 @@ def same(model, before):
     return all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
+def refused(layer, x, match, **options):
+    """The error where no radius will do, which leaves the weights as they were."""
+    before = snapshot(layer)
+    with pytest.raises(UnreachableRadiusError, match=match) as caught:
+        set_radius(layer, x, **options)
+    assert same(layer, before)
+    return caught.value
+
+
 @pytest.mark.parametrize(
     ("ensemble", "radius"), [("gaussian", 0.3), ("goe", 0.6), ("antisymmetric", 0.9)]
 )
@@ -186,13 +195,11 @@ def test_a_radius_that_a_bound_forbids():
     cell = Cell(scale=0.3)
     spectral_norm(cell.w, bound=0.5)
     layer = eq.DEQ(cell)
-    before = snapshot(layer)
-    with pytest.raises(UnreachableRadiusError, match=r"0.9 \+- 0.02: measured were") as caught:
-        set_radius(layer, batch(2, 24), radius=0.9)
-    assert same(layer, before) and isinstance(caught.value, ValueError)
-    table = caught.value.measured
+    error = refused(layer, batch(2, 24), r"0.9 \+- 0.02: measured were", radius=0.9)
+    table = error.measured
     largest = max(m.radius for m in table)
-    assert largest < 0.52 and f"to {largest:.3g} (factor" in str(caught.value)
+    assert isinstance(error, ValueError)
+    assert largest < 0.52 and f"to {largest:.3g} (factor" in str(error)
     assert min(m.factor for m in table) < 1e-2 and max(m.factor for m in table) > 1e2
 
 
@@ -202,11 +209,7 @@ def test_a_radius_that_the_weights_have_no_effect_on():
             h = self.w(z + x)
             return 0.5 * h / h.norm(dim=1, keepdim=True)
 
-    layer = eq.DEQ(Normalized())
-    before = snapshot(layer)
-    with pytest.raises(UnreachableRadiusError, match="no effect"):
-        set_radius(layer, batch(2, 24), radius=0.9, limit=5.0)
-    assert same(layer, before)
+    refused(eq.DEQ(Normalized()), batch(2, 24), "no effect", radius=0.9, limit=5.0)
 
 
 def test_fixed_points_that_are_not_found_are_no_measurement():
@@ -218,13 +221,10 @@ def test_fixed_points_that_are_not_found_are_no_measurement():
             return torch.tanh(self.w(z) + x) * 0.5 + shift
 
     layer = eq.DEQ(Lost(scale=0.5), solver=eq.Anderson(max_evals=20))
-    before = snapshot(layer)
     x = batch(3, 24)
     x[:, 0] = torch.tensor([1.0, -1.0, -1.0])
-    with pytest.raises(UnreachableRadiusError, match="at best 2 of 3 samples") as caught:
-        set_radius(layer, x, radius=0.9, limit=3.0)
-    assert same(layer, before)
-    lost = [m for m in caught.value.measured if not m.known]
+    error = refused(layer, x, "at best 2 of 3 samples", radius=0.9, limit=3.0)
+    lost = [m for m in error.measured if not m.known]
     assert lost and all(m.factor > 1 and m.solved == 2 and math.isinf(m.radius) for m in lost)
 
 
@@ -283,11 +283,9 @@ def test_all_factors_up_to_the_limit_are_tried(needed, limit):
 @pytest.mark.parametrize("limit", [1.5, 7.0])
 def test_the_last_factor_is_the_limit(limit):
     layer = eq.DEQ(Cell(phi=lambda h: h, scale=0.01))
-    with pytest.raises(UnreachableRadiusError) as caught:
-        set_radius(layer, batch(2, 24), radius=0.5, limit=limit)
-    table = caught.value.measured
-    assert (table[0].factor, table[-1].factor) == (1 / limit, limit)
-    assert "no effect" not in str(caught.value)
+    error = refused(layer, batch(2, 24), "", radius=0.5, limit=limit)
+    assert (error.measured[0].factor, error.measured[-1].factor) == (1 / limit, limit)
+    assert "no effect" not in str(error)
 
 
 class Broken(Cell):
@@ -305,17 +303,15 @@ class Broken(Cell):
 
 def test_one_measurement_does_not_tell_that_weights_have_no_effect():
     layer = eq.DEQ(Broken(lambda out, z: out + torch.nan))
-    with pytest.raises(UnreachableRadiusError, match=r"with 22 of 25 .* 0 of 2") as caught:
-        set_radius(layer, batch(2, 24), radius=0.9, limit=4.0)
-    assert "no effect" not in str(caught.value)
+    error = refused(layer, batch(2, 24), "with 22 of 25 .* 0 of 2", radius=0.9, limit=4.0)
+    assert "no effect" not in str(error)
 
 
 def test_a_jacobian_that_is_not_finite_is_said_to_be():
     layer = eq.DEQ(Broken(lambda out, z: out + (z - z).square().sum(1, keepdim=True).sqrt()))
-    with pytest.raises(UnreachableRadiusError, match="df/dz is not finite there") as caught:
-        set_radius(layer, batch(2, 24), radius=0.9, limit=4.0)
-    assert "not found" not in str(caught.value) and "no effect" not in str(caught.value)
-    lost = [m for m in caught.value.measured if not m.known]
+    error = refused(layer, batch(2, 24), "df/dz is not finite there", radius=0.9, limit=4.0)
+    assert "not found" not in str(error) and "no effect" not in str(error)
+    lost = [m for m in error.measured if not m.known]
     assert lost and all(m.solved == m.samples for m in lost)
 
 
@@ -338,11 +334,8 @@ def test_weights_that_are_zero_are_named():
         set_radius(layer, batch(2, 24))
     deep = eq.DEQ(Deep())
     nn.init.zeros_(deep.cell.w.weight)
-    before = snapshot(deep)
     words = r"of 2 recurrent weights. No factor changes cell.w.weight, zero as yet"
-    with pytest.raises(UnreachableRadiusError, match=words):
-        set_radius(deep, batch(2, 24), limit=4.0)
-    assert same(deep, before)
+    refused(deep, batch(2, 24), words, limit=4.0)
     nn.init.eye_(deep.cell.w.weight)
     nn.init.zeros_(deep.cell.u.weight)
     assert len(set_radius(deep, batch(2, 24), radius=0.4).rows) == 2
