@@ -22,7 +22,7 @@ from equilibria.run.memory import MemoryPoint
 from equilibria.run.shapes import Adjoints, EvaluationRecord
 from equilibria.run.weights import read_weights
 from equilibria.stability import Compared, Examination
-from equilibria.zoo.vision.task.seen import Seen
+from equilibria.zoo.vision.task.seen import ImageFormat
 
 ROW = Compared(
     name="Implicit",
@@ -39,7 +39,7 @@ ROW = Compared(
 )
 READ = {
     "run.json": lambda folder: run.Folder(folder).read_info(),
-    "images.json": lambda folder: Seen.read(folder / "images.json"),
+    "images.json": lambda folder: ImageFormat.read(folder / "images.json"),
     "doctor.json": lambda folder: report._read(folder / "doctor.json", Examination),
     "memory.json": lambda folder: report._read(folder / "memory.json", list[MemoryPoint]),
     "gradients.json": lambda folder: report._read(folder / "gradients.json", Adjoints),
