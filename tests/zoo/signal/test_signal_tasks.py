@@ -93,12 +93,12 @@ def tree_of(path, base=TREE, **task):
     return tree
 
 
-def trainer_of(tree, *options):
+def trainer_of(tree, *options) -> Any:
     recipe = recipes.parse(tree, options)
     return Trainer(recipe, recipe.task.load(), evaluation.accelerator(recipe.precision, "cpu"))
 
 
-def steps(trainer, count):
+def steps(trainer, count) -> Any:
     for _ in range(count):
         trainer.train_step()
     return trainer

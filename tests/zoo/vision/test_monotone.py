@@ -58,7 +58,7 @@ def create(key, *, length=1.5, m=0.5, double=True, **layer):
     return model.double() if double else model
 
 
-def map_of(model):
+def map_of(model) -> MonotoneMap:
     return model.deq.cell.linear
 
 
