@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 import torch
 
-from equilibria.run.cli import session
 from equilibria.run.cli.main import main
-from equilibria.run.studies import catalog, pages
+from equilibria.run.studies import catalog, pages, runner
 from equilibria.run.studies.study import Study
 
 pytestmark = pytest.mark.usefixtures("few_digits")
@@ -91,8 +90,8 @@ def test_stale_rows_are_listed(prints):
 
 def test_stale_rows_are_those_of_the_scale(monkeypatch, capsys, tmp_path):
     seen = []
-    collect = session.collect
-    monkeypatch.setattr(session, "collect", lambda *args: seen.append(args[1:]) or collect(*args))
+    collect = runner.collect
+    monkeypatch.setattr(runner, "collect", lambda *args: seen.append(args[1:]) or collect(*args))
     monkeypatch.chdir(tmp_path)
     assert main(["reproduce", "deq/growth", "--stale", "--scale", "gpu"]) == 0
     assert seen == [(Path("results/gpu/deq-growth.csv"), "gpu")]

@@ -9,23 +9,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from equilibria.solve import (
-    ROOM,
-    Anderson,
-    AndersonStepper,
-    Layout,
-    Point,
-    Rows,
-    Solver,
-    Stepper,
-    add_scaled,
-    choose,
-    length,
-    minimizer,
-    nonnegative_field,
-    private,
-    whole_field,
-)
+from equilibria import solve
+from equilibria.solve import Anderson, Point, Rows, Solver, private
 
 SMALLEST = 1e-30
 """Lower bound on lengths before a division or a logarithm."""
@@ -69,10 +54,10 @@ class NeuralSolver(Anderson):
         Bai 2022 (thesis), ch. 6 (Algorithm 3); Bai, Koltun and Kolter 2022. The fallback is ours.
     """
 
-    history: int | None = whole_field(5, 1)
-    horizon: int = whole_field(10, 1)
-    fallback: int = whole_field(3, 1)
-    trust: float | None = nonnegative_field(0.5)
+    history: int | None = solve.whole_field(5, 1)
+    horizon: int = solve.whole_field(10, 1)
+    fallback: int = solve.whole_field(3, 1)
+    trust: float | None = solve.nonnegative_field(0.5)
 
     @override
     def __post_init__(self) -> None:
@@ -81,7 +66,7 @@ class NeuralSolver(Anderson):
             raise ValueError("NeuralSolver(history=...): expected a whole number >= 1, got None")
 
     @override
-    def start(self, tracked: bool, jacobian: object = None) -> Stepper:
+    def start(self, tracked: bool, jacobian: object = None) -> solve.Stepper:
         raise TypeError(
             "NeuralSolver takes its weights from a layer: use it as the solver of a DEQ whose "
             "`neural` eq.distill has trained"
@@ -127,15 +112,15 @@ class MixerInputs:
 
 def solve_triangular(factor: Tensor, right: Tensor, *, transposed: bool = False) -> Tensor:
     """Solve L x = b, or L^T x = b: L lower triangular `(batch, k, k)`, b `(batch, k)`."""
-    solve: Any = torch.linalg.solve_triangular
+    triangular: Any = torch.linalg.solve_triangular
     matrix = factor.transpose(1, 2) if transposed else factor
-    return solve(matrix, right.unsqueeze(2), upper=transposed).squeeze(2)
+    return triangular(matrix, right.unsqueeze(2), upper=transposed).squeeze(2)
 
 
 class Mixer(Protocol):
     """Predicts the weights of a step."""
 
-    def pool(self, residual: Rows, layout: Layout | None) -> Tensor | None:
+    def pool(self, residual: Rows, layout: solve.Layout | None) -> Tensor | None:
         """Return the features of a residual to keep, `(samples, features)`; None for none."""
         ...
 
@@ -154,11 +139,11 @@ class WithWeights(NeuralSolver):
     guessed: bool
 
     @override
-    def start(self, tracked: bool, jacobian: object = None) -> Stepper:
+    def start(self, tracked: bool, jacobian: object = None) -> solve.Stepper:
         return NeuralStepper(self, tracked)
 
 
-class NeuralStepper(AndersonStepper):
+class NeuralStepper(solve.AndersonStepper):
     """Anderson's differences, combined with learned weights as long as these make progress.
 
     Without `Point.best`, as in training, progress is not monitored.
@@ -187,7 +172,7 @@ class NeuralStepper(AndersonStepper):
                 self.pooled = [kept, *self.pooled[: self.stored]]
             out = self._combine(now, plain, mixer)
             if lost is not None and now.best is not None and private.some(lost):
-                out = choose(lost, now.best, out)
+                out = solve.choose(lost, now.best, out)
         elif self.evals % period or self.evals < 2 * period:
             out = plain
         else:
@@ -204,7 +189,7 @@ class NeuralStepper(AndersonStepper):
         self.until = torch.full_like(self.stale, self.neural.horizon)
         if self.neural.guessed:
             # At zeros the residual is f(0), so its relative size is 1.
-            worse = ~(now.size <= length(now.f))
+            worse = ~(now.size <= solve.length(now.f))
             self.restart = worse if private.some(worse) else None
 
     def _find_lost(self, now: Point) -> Tensor:
@@ -226,7 +211,7 @@ class NeuralStepper(AndersonStepper):
         gram, right = self.system()
         order = torch.tensor(slots, device=gram.device)
         right = right[:, order]
-        own, factor = minimizer(gram[:, order][:, :, order], right)
+        own, factor = solve.minimizer(gram[:, order][:, :, order], right)
         # Zero residuals and rounding must not make a logarithm, a root or their slopes infinite.
         size = now.size.double().clamp_min(SMALLEST)
         white = solve_triangular(factor, right)
@@ -238,7 +223,7 @@ class NeuralStepper(AndersonStepper):
             gamma=own,
             left=left,
             size=size,
-            lengths=length([factor.flatten(0, 1)]).view(own.shape),
+            lengths=solve.length([factor.flatten(0, 1)]).view(own.shape),
             fall=(size / self.first.double().clamp_min(SMALLEST)).log(),
             pooled=torch.stack(self.pooled, 1) if self.pooled else None,
         )
@@ -260,13 +245,13 @@ class NeuralStepper(AndersonStepper):
             return out
         # With damping d, `out` is z + d g, both mixed, but z + beta d g is needed.
         beta = torch.where(usable, beta, 1.0).to(self.dtype)
-        mixed = self.residuals.combine(gamma, ROOM, onto=now.residual, scale=-1.0)
-        return add_scaled(out, self.neural.damping * (beta - 1), mixed)
+        mixed = self.residuals.combine(gamma, solve.ROOM, onto=now.residual, scale=-1.0)
+        return solve.add_scaled(out, self.neural.damping * (beta - 1), mixed)
 
     def _shorten(self, apart: Tensor, seen: MixerInputs) -> tuple[Tensor, Tensor]:
         """The correction d of Anderson's weights, shortened to the trusted length, and |L^T d|: the
         mixed residual is ||G (gamma + d)|| = sqrt(left^2 + |L^T d|^2)."""
-        far = length([(seen.factor.transpose(1, 2) @ apart.unsqueeze(2)).squeeze(2)])
+        far = solve.length([(seen.factor.transpose(1, 2) @ apart.unsqueeze(2)).squeeze(2)])
         if self.neural.trust is None:
             return apart, far
         limit = self.neural.trust * seen.left

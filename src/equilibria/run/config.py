@@ -233,12 +233,21 @@ def dump(value: Any, choices: Choices) -> Any:
     if not dataclasses.is_dataclass(value):
         return list(value) if isinstance(value, tuple) else value
     fields = dataclasses.fields(value)
-    leaves = {_key(field): dump(getattr(value, field.name), choices) for field in fields}
+    found = {_key(field): dump(getattr(value, field.name), choices) for field in fields}
     name = choices.name_of(type(value))
     if name is None and isinstance(value, plugins.BASES):
         with as_chosen():
             name = plugins.path_of(type(value))
-    return leaves if name is None else {"name": name, **leaves}
+    return found if name is None else {"name": name, **found}
+
+
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of a dump by their dotted keys."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,8 @@ from equilibria.run.trees import to_device
 from equilibria.stability import Comparison, Examination, Training, compare_adjoints, doctor
 from equilibria.stability.examine import Progress
 from equilibria.stability.findings import findings
+
+_Result = TypeVar("_Result")
 
 SAMPLES = 256
 """Samples that are examined."""
@@ -66,13 +69,7 @@ def examine(
     count = samples or (SEQUENCES if model.reads_segments else SAMPLES)
     batch, carry = _batch(model, task, split, count)
     metric = None if task.streams else task.primary
-    examination = doctor(
-        _Measured(model, lambda *given: _answer(task, *given)),
-        batch.inputs,
-        batch.targets,
-        carry,
-        loss=lambda answer: answer.loss,
-        answer=lambda answer: answer.output,
+    examination = _bind(doctor, model, task, batch, carry)(
         figure=None if metric is None else (lambda answer: answer.figures[metric.name]),
         metric=metric or task.loss_metric,
         starts=starts,
@@ -137,18 +134,23 @@ def compare(
     if split not in task.splits:
         raise RunError(f"there is no split '{split}'; there are: {', '.join(task.splits)}")
     batch, carry = _batch(model, task, split, samples or loaded.recipe.rows)
-    found = compare_adjoints(
-        _Measured(model, lambda *given: _answer(task, *given)),
-        batch.inputs,
-        batch.targets,
-        carry,
-        loss=lambda answer: answer.loss,
-        answer=lambda answer: answer.output,
-        floor=floor,
-        repeats=repeats,
-        seed=seed,
+    found = _bind(compare_adjoints, model, task, batch, carry)(
+        floor=floor, repeats=repeats, seed=seed
     )
     return replace(found, layer=found.layer.removeprefix("model."))
+
+
+def _bind(
+    method: Callable[..., _Result], model: Model, task: Task, batch: Batch, carry: Any
+) -> Callable[..., _Result]:
+    """Return a method of `stability` on a model with its loss, and on a batch."""
+    return functools.partial(
+        method,
+        _Measured(model, lambda *given: _answer(task, *given)),
+        *(batch.inputs, batch.targets, carry),
+        loss=lambda answer: answer.loss,
+        answer=lambda answer: answer.output,
+    )
 
 
 class _Answer(NamedTuple):

@@ -16,17 +16,10 @@ from rich.console import Console
 from equilibria import files
 from equilibria.precision import too_fine
 from equilibria.run import evaluation, stops
+from equilibria.run import folder as folders
 from equilibria.run import recipe as recipes
 from equilibria.run.config import as_chosen
-from equilibria.run.folder import (
-    Folder,
-    RunError,
-    absolute,
-    has_weights,
-    is_concluded,
-    locate,
-    place_within,
-)
+from equilibria.run.folder import Folder, RunError, absolute
 from equilibria.run.loggers import JsonLines, Logger, TensorBoard, Terminal
 from equilibria.run.processes import agree, any_of, reachable, share_errors
 from equilibria.run.recipe import Recipe
@@ -102,7 +95,7 @@ def train(
                 stack.enter_context(folder.write_alone(resume=resume))
         stack.enter_context(share_errors(accelerator))
         stack.enter_context(reachable(accelerator, f"; resume with: {folder.resume}"))
-        recipe = replace(recipe, task=locate(folder, absolute(recipe.task), data_dir))
+        recipe = replace(recipe, task=folders.locate(folder, absolute(recipe.task), data_dir))
         if recipe.init_from is not None:
             recipe = replace(recipe, init_from=str(Path(recipe.init_from).expanduser().absolute()))
         task = _task(recipe, accelerator, data_dir)
@@ -186,9 +179,9 @@ def fit(
         written: list[Logger] = []
         if accelerator.is_main_process:
             written = [JsonLines(folder, trainer.records)]
-        if resume and trainer.step == trainer.steps and is_concluded(folder, trainer.step):
+        if resume and trainer.step == trainer.steps and folders.is_concluded(folder, trainer.step):
             weights = trainer.layout.whole_state()
-            if accelerator.is_main_process and not has_weights(folder, trainer.model):
+            if accelerator.is_main_process and not folders.has_weights(folder, trainer.model):
                 write_weights(folder.weights, weights)
                 _say(console, f"{folder.weights} is restored from the checkpoint")
             _say(
@@ -326,7 +319,7 @@ def _record(trainer: Trainer, folder: Folder, console: Console, command: Sequenc
         about = folder.read_info()
     if command:
         about["command"] = list(command)
-    about["place"] = place_within(folder, recipe.task)
+    about["place"] = folders.place_within(folder, recipe.task)
     about["segments"] = [
         *about.get("segments", ()),
         segment(trainer.step, recipe.epochs, accelerator),

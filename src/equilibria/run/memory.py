@@ -17,24 +17,12 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from equilibria import solve
 from equilibria.nn import using
 from equilibria.run.models import EquilibriumModel, Model
 from equilibria.run.tasks import Batch, Task
 from equilibria.run.trees import to_device
-from equilibria.solve import (
-    GMRES,
-    Adjoint,
-    Anderson,
-    Auto,
-    BiCGSTAB,
-    Broyden,
-    Fallback,
-    Implicit,
-    NewtonKrylov,
-    Picard,
-    Solver,
-    Unrolled,
-)
+from equilibria.solve import Adjoint, Solver
 from equilibria.stability.patient import peak_bytes
 
 Loss = Callable[[Model, Any], Tensor]
@@ -132,8 +120,8 @@ def settings(model: Model, depths: Sequence[int] | None = None) -> list[Setting]
             depths = sorted({*depths, solver.max_evals})
     kinds: list[tuple[Kind, Solver, Adjoint]] = [
         ("deq", solver, model.deq.adjoint),
-        ("unrolled", Picard(), Unrolled()),
-        ("checkpointed", Picard(), Unrolled(checkpoint=True)),
+        ("unrolled", solve.Picard(), solve.Unrolled()),
+        ("checkpointed", solve.Picard(), solve.Unrolled(checkpoint=True)),
     ]
     return [
         Setting(
@@ -267,7 +255,7 @@ def _point(subject: _Subject, setting: Setting) -> tuple[MemoryPoint, _Need]:
     with using(twin, setting.solver, setting.adjoint):
         peak, size, products, seconds = _step(twin, subject)
     vectors = history_vectors(setting.solver, setting.evals)
-    if isinstance(setting.adjoint, Implicit):
+    if isinstance(setting.adjoint, solve.Implicit):
         vectors = max(vectors, history_vectors(setting.adjoint.linear, products))
     device = _device(subject.model).type
     point = MemoryPoint(setting.kind, setting.evals, peak, size * vectors, device)
@@ -352,22 +340,22 @@ def history_vectors(solver: object, evals: int) -> int:
     """Return the size of a solver's history after `evals`, in units of the state, as the solver's
     docstring states it."""
     match solver:
-        case Anderson(history=history, period=period):
+        case solve.Anderson(history=history, period=period):
             kept = min(history or evals, evals)
             return 2 * kept + 2 + (0 if period == 1 else kept + 1)
-        case Broyden(memory=memory):
+        case solve.Broyden(memory=memory):
             return min(memory or evals, evals) + 1
-        case Auto(history=history, newton=newton):
+        case solve.Auto(history=history, newton=newton):
             kept = min(history, evals)
             third = 0 if newton is None else 3 + history_vectors(newton, evals)
             return 3 * kept + 5 + third
-        case NewtonKrylov(linear=linear):
+        case solve.NewtonKrylov(linear=linear):
             return 3 + history_vectors(linear, evals)
-        case GMRES(restart=restart):
+        case solve.GMRES(restart=restart):
             return min(restart, evals) + 1
-        case BiCGSTAB():
+        case solve.BiCGSTAB():
             return 5
-        case Fallback(first=first, then=then):
+        case solve.Fallback(first=first, then=then):
             return max(history_vectors(first, evals), history_vectors(then, evals))
         case _:
             return 0

@@ -6,7 +6,7 @@ import copy
 import functools
 import itertools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -316,19 +316,10 @@ def settle(recipe: Recipe, task: Task) -> Recipe:
 
 def list_chosen(recipe: Recipe, resolved: Recipe) -> list[str]:
     """Return a line 'key value' for each key that is `auto` in a recipe and resolved since."""
-    before, after = (dict(_leaves(dump(each))) for each in (recipe, resolved))
+    before, after = (dict(config.leaves(dump(each))) for each in (recipe, resolved))
     keys = [key for key, value in before.items() if value == AUTO != after[key]]
     text = {key: yaml.safe_dump(after[key], default_flow_style=True) for key in keys}
     return [f"{key} {value.splitlines()[0]}" for key, value in text.items()]
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of a dump by their dotted keys."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 UNDECISIVE = ("description", "parallel", "shard", "checkpoint")

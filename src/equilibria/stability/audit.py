@@ -13,23 +13,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from equilibria import draws
+from equilibria import draws, solve
 from equilibria.nn import using
 from equilibria.nn.using import layers
-from equilibria.solve import (
-    Adjoint,
-    Fallback,
-    Implicit,
-    JacobianFree,
-    LinearSolver,
-    NeumannPhantom,
-    Phantom,
-    Solver,
-    SolveWarning,
-    damping_field,
-    number_field,
-    whole_field,
-)
+from equilibria.solve import Adjoint, Implicit
 from equilibria.stability.patient import parameters_of
 
 # --- adaptive -------------------------------------------------------------------------------------
@@ -61,12 +48,12 @@ class AdaptiveAdjoint(Adjoint):
         level: the one in use, from 0.
     """
 
-    min_cosine: float = number_field(0.95, lambda x: 0 < x <= 1, "a cosine in (0, 1]")
-    check_every: int = whole_field(200, 1)
-    steps: int = whole_field(5, 1)
-    damping: float = damping_field(0.5)
-    linear: LinearSolver | Solver = field(default_factory=Fallback)
-    level: int = whole_field(0, 0)
+    min_cosine: float = solve.number_field(0.95, lambda x: 0 < x <= 1, "a cosine in (0, 1]")
+    check_every: int = solve.whole_field(200, 1)
+    steps: int = solve.whole_field(5, 1)
+    damping: float = solve.damping_field(0.5)
+    linear: solve.LinearSolver | solve.Solver = field(default_factory=solve.Fallback)
+    level: int = solve.whole_field(0, 0)
 
     @override
     def __post_init__(self) -> None:
@@ -82,7 +69,8 @@ class AdaptiveAdjoint(Adjoint):
     def levels(self) -> tuple[Adjoint, ...]:
         """All of them, the cheapest first."""
         steps: dict[str, Any] = {"steps": self.steps, "damping": self.damping}
-        return (JacobianFree(), NeumannPhantom(**steps), Phantom(**steps), self.exact)
+        phantoms = (solve.NeumannPhantom(**steps), solve.Phantom(**steps))
+        return (solve.JacobianFree(), *phantoms, self.exact)
 
     @property
     def exact(self) -> Implicit:
@@ -237,7 +225,8 @@ class AdjointAudit:
             around.enter_context(draws.fork())  # all gradients are of one loss, mask for mask
             around.enter_context(warnings.catch_warnings())
             around.enter_context(torch.enable_grad())
-            warnings.simplefilter("ignore", SolveWarning)  # training counts how its solves end
+            # Training counts how its solves end.
+            warnings.simplefilter("ignore", solve.SolveWarning)
             with ExitStack() as methods:
                 for layer in self.layers:  # others in the module keep their own
                     methods.enter_context(using(layer, adjoint=adjoint))

@@ -13,18 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from equilibria import solve
 from equilibria.nn import using
-from equilibria.solve import (
-    Adjoint,
-    Broyden,
-    Implicit,
-    JacobianFree,
-    NeumannPhantom,
-    Phantom,
-    Shine,
-    SolveWarning,
-    Unrolled,
-)
+from equilibria.solve import Adjoint, Implicit, NeumannPhantom, Phantom
 from equilibria.stability.cuts import ADVICE, Cut, describe_cuts, find_cuts
 from equilibria.stability.examination import describe_vanished
 from equilibria.stability.gradients import (
@@ -54,9 +45,9 @@ SETTINGS = (
 
 def candidates(layer: Any) -> tuple[Adjoint, ...]:
     """Return the adjoints that are tried on a layer: the one in use first."""
-    found: list[Adjoint] = [layer.adjoint.now, JacobianFree()]
-    if isinstance(layer.solver, Broyden) and layer.solver.memory is None:
-        found.append(Shine())
+    found: list[Adjoint] = [layer.adjoint.now, solve.JacobianFree()]
+    if isinstance(layer.solver, solve.Broyden) and layer.solver.memory is None:
+        found.append(solve.Shine())
     found += [NeumannPhantom(steps=k, damping=b) for k, b in SETTINGS if k > 1]
     found += [Phantom(steps=k, damping=b) for k, b in SETTINGS]
     if not isinstance(found[0], Implicit):
@@ -262,7 +253,7 @@ def compare_adjoints(
     if not tried:
         raise ValueError("adjoints: expected at least one, such as eq.JacobianFree(), got none")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SolveWarning)  # residuals are told beside
+        warnings.simplefilter("ignore", solve.SolveWarning)  # residuals are told beside
         with using(layer, layer.solver), torch.no_grad():
             found = patient.call().solution
         exact = Exact.of(patient, found)
@@ -300,7 +291,7 @@ def _measure(
     backward = solution.adjoint
     if backward is not None:
         cost = float(backward.stats.evals.double().mean()) + 1.0  # f is evaluated once more
-    elif isinstance(adjoint, Unrolled):
+    elif isinstance(adjoint, solve.Unrolled):
         cost = float(solution.stats.evals.double().mean())
     else:
         cost = _cost(adjoint)
@@ -330,7 +321,7 @@ def _cost(adjoint: Adjoint) -> float:
         return float(adjoint.steps)
     if isinstance(adjoint, Phantom):
         return 2.0 * adjoint.steps + 1.0
-    if isinstance(adjoint, Shine):
+    if isinstance(adjoint, solve.Shine):
         return 1.0 + adjoint.refine
     return 1.0
 

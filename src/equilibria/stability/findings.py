@@ -8,6 +8,7 @@ samples that converged, and of no others.
 from __future__ import annotations
 
 from equilibria.metric import Metric
+from equilibria.stability import findings_forward as forward
 from equilibria.stability.examination import (
     Depth,
     Examination,
@@ -17,16 +18,6 @@ from equilibria.stability.examination import (
     unsolved,
 )
 from equilibria.stability.findings_backward import backward, derivatives, error, gradient
-from equilibria.stability.findings_forward import (
-    accuracy,
-    contraction,
-    convergence,
-    cost,
-    precision,
-    sensitivity,
-    uniqueness,
-    weights,
-)
 from equilibria.words import percent, plural
 
 # --- findings depth -------------------------------------------------------------------------------
@@ -136,17 +127,17 @@ _ORDER: tuple[Severity, ...] = ("unhealthy", "watch", "healthy")
 def findings(examination: Examination) -> tuple[Finding, ...]:
     """All findings, the worst first."""
     if examination.broken:
-        return (weights(examination),)
+        return (forward.weights(examination),)
     if examination.forward.status.get("NONFINITE", 0.0) == 1:
-        return (convergence(examination),)  # nothing else could be measured
+        return (forward.convergence(examination),)  # nothing else could be measured
     found = (
-        convergence(examination),
-        accuracy(examination),
-        precision(examination),
-        cost(examination),
-        contraction(examination),
-        sensitivity(examination),
-        uniqueness(examination),
+        forward.convergence(examination),
+        forward.accuracy(examination),
+        forward.precision(examination),
+        forward.cost(examination),
+        forward.contraction(examination),
+        forward.sensitivity(examination),
+        forward.uniqueness(examination),
         derivatives(examination),
         gradient(examination),
         backward(examination),

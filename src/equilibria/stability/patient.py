@@ -15,20 +15,11 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils import _pytree as pytree
 
+from equilibria import solve
 from equilibria.nn import DEQ
 from equilibria.nn.frozen import module_of
 from equilibria.nn.using import layers, using
-from equilibria.solve import (
-    GMRES,
-    Broyden,
-    Implicit,
-    NewtonKrylov,
-    Picard,
-    Shared,
-    Solution,
-    Solver,
-    Status,
-)
+from equilibria.solve import Solution, Solver
 
 # --- trees ----------------------------------------------------------------------------------------
 
@@ -39,8 +30,8 @@ def map_floats(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
     """`function` of every floating-point tensor in a tree, also inside `shared`."""
 
     def apply(x: Any) -> Any:
-        if isinstance(x, Shared):
-            return Shared(map_floats(function, x.value))
+        if isinstance(x, solve.Shared):
+            return solve.Shared(map_floats(function, x.value))
         return function(x) if isinstance(x, Tensor) and x.is_floating_point() else x
 
     return pytree.tree_map(apply, tree)
@@ -51,8 +42,8 @@ def operand_leaves(operands: tuple[Any, ...]) -> tuple[list[Tensor], list[Tensor
     batched: list[Tensor] = []
     shared: list[Tensor] = []
     for leaf in pytree.tree_leaves(operands):
-        inside = pytree.tree_leaves(leaf.value) if isinstance(leaf, Shared) else [leaf]
-        target = shared if isinstance(leaf, Shared) else batched
+        inside = pytree.tree_leaves(leaf.value) if isinstance(leaf, solve.Shared) else [leaf]
+        target = shared if isinstance(leaf, solve.Shared) else batched
         target += [x for x in inside if isinstance(x, Tensor) and x.is_floating_point()]
     return batched, shared
 
@@ -85,7 +76,7 @@ def parameters_of(layer: DEQ) -> list[nn.Parameter]:
 
 def shares(status: Tensor) -> dict[str, float]:
     """The share of samples that ended with each status, by its name."""
-    return {s.name: float((status == s).double().mean()) for s in Status}
+    return {s.name: float((status == s).double().mean()) for s in solve.Status}
 
 
 # --- peak -----------------------------------------------------------------------------------------
@@ -240,7 +231,7 @@ class Patient:
         solution, one tensor for each of the state's."""
         state = pytree.tree_map(lambda x: x.detach().requires_grad_(), value)
         leaves: list[Tensor] = pytree.tree_leaves(state)
-        with using(self.layer, Picard(max_evals=1)), torch.enable_grad():
+        with using(self.layer, solve.Picard(max_evals=1)), torch.enable_grad():
             output = self.call(value=state).output  # what the layer solves meanwhile doesn't matter
             return [*torch.autograd.grad(scalar(output), leaves, materialize_grads=True)]
 
@@ -258,15 +249,16 @@ class Exact:
     def of(cls, patient: Patient, found: Solution) -> Exact:
         """Solves on from `found`, with the solver in use and, should it fail, with others."""
         twin = patient.double()
-        twin.layer.adjoint = Implicit(linear=GMRES(rtol=EXACT, max_evals=2000, restart=50))
+        linear = solve.GMRES(rtol=EXACT, max_evals=2000, restart=50)
+        twin.layer.adjoint = solve.Implicit(linear=linear)
         z0 = map_floats(lambda x: x.detach().double(), found.value)
         used = patient.layer.eval_solver or patient.layer.solver
         budget = max(400, used.max_evals)
         limits: dict[str, Any] = {"rtol": EXACT, "max_evals": budget}
         candidates = [
             replace(used, **limits, atol=0.0, error=None),
-            Broyden(**limits, memory=50),
-            NewtonKrylov(rtol=EXACT, max_evals=4 * budget),
+            solve.Broyden(**limits, memory=50),
+            solve.NewtonKrylov(rtol=EXACT, max_evals=4 * budget),
         ]
         best: Exact | None = None
         for solver in candidates:
@@ -281,7 +273,7 @@ class Exact:
                     "a plain function must take its other tensors as operands, or be a module"
                 ) from error
             exact = cls(twin, seen.operands, seen.solution, solver)
-            if bool((seen.solution.status == Status.CONVERGED).all()):
+            if bool((seen.solution.status == solve.Status.CONVERGED).all()):
                 return exact
             if best is None or exact.residual < best.residual:
                 best = exact

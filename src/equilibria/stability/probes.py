@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,17 +16,9 @@ from torch.utils import _pytree as pytree
 
 from equilibria.nn.init import recurrent_weights
 from equilibria.solve import GMRES, Status
+from equilibria.stability import fixed_points
 from equilibria.stability.examination import plain
-from equilibria.stability.fixed_points import (
-    Mapped,
-    Settled,
-    as_it_is,
-    begin_unsolved,
-    copy_patient,
-    find_applied,
-    measure_weights,
-    settle,
-)
+from equilibria.stability.fixed_points import Mapped, Settled
 from equilibria.stability.jacobian import JacobianOperator, spectral_radius
 from equilibria.stability.patient import Patient, rows_of
 
@@ -296,10 +289,10 @@ def probe_start(
     """
     if probes < 0 or any(step < 0 for step in steps):
         raise ValueError(f"probes and steps must not be negative; got {probes} and {tuple(steps)}")
-    with as_it_is(model):
-        patient = copy_patient(model, inputs)
+    with fixed_points.as_it_is(model):
+        patient = fixed_points.copy_patient(model, inputs)
         residuals = _iterate(patient, sorted(set(steps)))
-        settled = settle(patient, rtol)
+        settled = fixed_points.settle(patient, rtol)
         samples, solved = settled.solved.numel(), int(settled.solved.sum())
         nothing = Estimate(math.nan, math.nan, 0) if probes else None
         if not solved:
@@ -330,15 +323,15 @@ def _weights(patient: Patient, settled: Settled) -> tuple[Mapped, ...]:
         weights = recurrent_weights(patient.module)
     except ValueError:
         return ()
-    used = find_applied(weights, settled)
-    return measure_weights([w for w, use in zip(weights, used, strict=True) if use], settled)
+    used = fixed_points.find_applied(weights, settled)
+    return fixed_points.measure_weights(list(itertools.compress(weights, used)), settled)
 
 
 def _iterate(patient: Patient, steps: Sequence[int]) -> tuple[StepResidual, ...]:
     """Plain iterations from the layer's start."""
     if not steps:
         return ()
-    begun = begin_unsolved(patient)
+    begun = fixed_points.begin_unsolved(patient)
     layer = begun.layer
     z, rows = begun.z, []
     for step in range(steps[-1] + 1):

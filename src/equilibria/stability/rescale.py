@@ -12,13 +12,7 @@ from torch import Tensor, nn
 
 from equilibria.checks import check_within
 from equilibria.nn.init import RecurrentWeight, recurrent_weights, set_weights
-from equilibria.stability.fixed_points import (
-    as_it_is,
-    begin_unsolved,
-    copy_patient,
-    find_applied,
-    settle,
-)
+from equilibria.stability import fixed_points
 from equilibria.stability.jacobian import spectral_radius
 from equilibria.stability.patient import Patient
 from equilibria.words import plural
@@ -164,8 +158,8 @@ def set_radius(
     if not 1.0 < limit < math.inf:
         raise ValueError(f"limit must be finite and above 1, got {limit}")
     weights = recurrent_weights(model, layers)
-    with as_it_is(model):
-        patient = copy_patient(model, inputs)
+    with fixed_points.as_it_is(model):
+        patient = fixed_points.copy_patient(model, inputs)
         weights, twins = _keep_applied(weights, patient, layers)
         search = _Search(patient, twins, radius, tolerance, limit, rtol)
         best = search.run()
@@ -187,7 +181,7 @@ def _keep_applied(
         ValueError: there is none, or all are zero.
     """
     twins = recurrent_weights(patient.module, layers)
-    used = find_applied(twins, begin_unsolved(patient))
+    used = fixed_points.find_applied(twins, fixed_points.begin_unsolved(patient))
     if not any(used):
         raise ValueError(
             f"none of {_paths(weights)} is applied to the state, so no factor changes the "
@@ -280,7 +274,7 @@ class _Search:
             set_weights(
                 [(w, factor * base) for w, base in zip(self.weights, self.base, strict=True)]
             )
-            settled = settle(self.patient, self.rtol)
+            settled = fixed_points.settle(self.patient, self.rtol)
             solved, samples = int(settled.solved.sum()), settled.solved.numel()
             radius = math.inf
             if solved == samples:

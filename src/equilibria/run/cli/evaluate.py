@@ -41,44 +41,9 @@ from equilibria.words import percent, plural
 
 def main(argv: Sequence[str]) -> int:
     """Run `equilibria evaluate` with the words `argv` and return the exit status."""
-    parser = Parser("evaluate", __doc__)
-    parser.add_argument("run", type=Path, help="run folder, for example runs/digits")
-    parser.add_argument(
-        "--split", type=str, default="test", help="test, valid or train (default: test)"
-    )
-    parser.add_argument(
-        "--budgets",
-        type=int,
-        nargs="*",
-        metavar="EVALS",
-        help="limits on evaluations for a language model (default: "
-        f"{' '.join(map(str, evaluation.BUDGETS))}); give none for the solver's own limit only; "
-        "limits above it change nothing",
-    )
     configs = options_of("evaluate", ConfigOptions)
-    for each in configs:
-        each.add_to(parser)
-    parser.add_argument(
-        "--no-baselines",
-        action="store_true",
-        help="skip what the run is compared with: a trigram model takes minutes on a text of 100 "
-        "million words; its figures are kept in the run folder",
-    )
-    parser.add_argument(
-        "--data",
-        type=str,
-        help="text file, .npz file of graphs or folder to evaluate on, or name of a data set (with "
-        "--data-dir for the folder that holds it), in place of the run's own data; all of a "
-        "file, or of a folder without train and test, is the "
-        "test set",
-    )
-    add_solver(parser)
     viewers = options_of("evaluate", ViewOptions)
-    for each in viewers:
-        each.add_to(parser)
-    parser.add_data_dir()
-    parser.add_device()
-    arguments = parser.parse_args(list(argv))
+    arguments = _parser(configs, viewers).parse_args(list(argv))
     folder = run.Folder(arguments.run)
     folder.check_writable()
     recipe = folder.read_recipe()
@@ -133,6 +98,45 @@ def main(argv: Sequence[str]) -> int:
         say(console, wrong, "bold red")
     console.finish(f"Written to {path}", path)
     return status
+
+
+def _parser(configs: Sequence[ConfigOptions], viewers: Sequence[ViewOptions]) -> Parser:
+    parser = Parser("evaluate", __doc__)
+    parser.add_argument("run", type=Path, help="run folder, for example runs/digits")
+    parser.add_argument(
+        "--split", type=str, default="test", help="test, valid or train (default: test)"
+    )
+    parser.add_argument(
+        "--budgets",
+        type=int,
+        nargs="*",
+        metavar="EVALS",
+        help="limits on evaluations for a language model (default: "
+        f"{' '.join(map(str, evaluation.BUDGETS))}); give none for the solver's own limit only; "
+        "limits above it change nothing",
+    )
+    for each in configs:
+        each.add_to(parser)
+    parser.add_argument(
+        "--no-baselines",
+        action="store_true",
+        help="skip what the run is compared with: a trigram model takes minutes on a text of 100 "
+        "million words; its figures are kept in the run folder",
+    )
+    parser.add_argument(
+        "--data",
+        type=str,
+        help="text file, .npz file of graphs or folder to evaluate on, or name of a data set (with "
+        "--data-dir for the folder that holds it), in place of the run's own data; all of a "
+        "file, or of a folder without train and test, is the "
+        "test set",
+    )
+    add_solver(parser)
+    for each in viewers:
+        each.add_to(parser)
+    parser.add_data_dir()
+    parser.add_device()
+    return parser
 
 
 def measure(

@@ -7,7 +7,7 @@ import shutil
 import textwrap
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import docstring_parser
@@ -33,14 +33,14 @@ def describe(parser: Parser, title: str, instance: Any, choices: Choices) -> Non
     group = parser.add_argument_group(title)
     cls, tree = type(instance), config.dump(instance, choices)
     full = _with_only_ones(cls, tree, choices)
-    own, values = dict(_flat(tree)), dict(_flat(full))
+    own, values = dict(config.leaves(tree)), dict(config.leaves(full))
     for prefix, each, branches in config.walk(cls, full, choices):
         texts = _texts(each)
         for name, hint in config.fields_of(each).items():
             text, key, metavar = texts.get(name, ""), f"{prefix}{name}", _metavar(hint)
             if name in branches:
                 key, metavar = f"{key}.name", "NAME"
-                values[key] = own.get(key)  # null, where only its keys are shown
+                values[key] = own.get(key)  # null, if there is none or only its keys are shown
                 names = ", ".join(branches[name])
                 one = len(branches[name]) == 1
                 text += " Any of its keys chooses it." if one else f" One of {names}."
@@ -80,17 +80,6 @@ def _with_only_ones(cls: type, tree: Mapping[str, Any], choices: Choices) -> dic
         if full.get(name):
             full[name] = _with_only_ones(allowed[full[name]["name"]], full[name], choices)
     return full
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Values by their dotted keys; a choice that is null has a null name."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-            if value is None:
-                yield f"{prefix}{key}.name", None
 
 
 def _metavar(hint: Any) -> str:

@@ -19,19 +19,9 @@ from equilibria.run.cli.output import Output, fit_table, names_table, say
 from equilibria.run.cli.parser import ResumableStop, UserError
 from equilibria.run.config import as_chosen
 from equilibria.run.data import DataError
-from equilibria.run.studies import catalog
+from equilibria.run.studies import catalog, runner
 from equilibria.run.studies.pages import Page, count_earlier, picture, render
 from equilibria.run.studies.results import LEGACY, ResultsError
-from equilibria.run.studies.runner import (
-    BEGUN,
-    BUDGET,
-    NOT_REQUESTED,
-    Missing,
-    check,
-    collect,
-    execute,
-    identities_of,
-)
 from equilibria.run.studies.stale import last_change, verdicts
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.training import Store
@@ -112,7 +102,7 @@ class Session:
         for name, study in zip(names, studies, strict=True):
             path = self.out / f"{catalog.rows_of(name)}.csv"
             try:
-                outcome = execute(
+                outcome = runner.execute(
                     study,
                     path=path,
                     store=self.store,
@@ -122,7 +112,7 @@ class Session:
                     only=chosen,
                     device=self.device,
                 )
-                data = collect(study, path, self.scale)
+                data = runner.collect(study, path, self.scale)
                 page = render(study, data)
             except ResultsError as error:
                 raise UserError(str(error)) from None
@@ -148,7 +138,8 @@ class Session:
         for name in names:
             study, source = catalog.find(name), catalog.source_of(name)
             path = self.out / f"{catalog.rows_of(name)}.csv"
-            points, known = check(study, self.scale), collect(study, path, self.scale).points
+            points = runner.check(study, self.scale)
+            known = runner.collect(study, path, self.scale).points
             done = known[known["done"]]
             identities = [self.identity(points[n], known["_identity"][n]) for n in done.index]
             found = verdicts(done, source, identities) if len(done) else []
@@ -190,7 +181,7 @@ class Session:
         try:
             if recorded == LEGACY:
                 return None
-            known = identities_of(point, self.store, self.device)
+            known = runner.identities_of(point, self.store, self.device)
         except DataError:
             return None
         return recorded if recorded in known else known[0]
@@ -212,7 +203,7 @@ class Session:
                 fnmatch.fnmatch(f"{name}={value}", pattern) for name, value in point.factors.items()
             )
 
-        points = [p for name in names for p in check(catalog.find(name), self.scale)]
+        points = [p for name in names for p in runner.check(catalog.find(name), self.scale)]
         for pattern in self.only:
             if "=" not in pattern:
                 raise UserError(f"--only expects FACTOR=VALUE, such as seed=0; got '{pattern}'")
@@ -222,7 +213,7 @@ class Session:
         return lambda point: all(fits(point, pattern) for pattern in self.only)
 
     def _show(
-        self, page: Page, older: str, missing: Mapping[str, Missing], paths: Sequence[Path]
+        self, page: Page, older: str, missing: Mapping[str, runner.Missing], paths: Sequence[Path]
     ) -> None:
         """Print the tables, which points are older, why others are missing, and the files."""
         for grid in page.grids:
@@ -230,12 +221,12 @@ class Session:
         if older:
             say(self.console, f"{older}: its results can differ beyond rounding from this one's.")
         for label, (reason, kept) in missing.items():
-            if reason not in (BEGUN, BUDGET, NOT_REQUESTED):
+            if reason not in (runner.BEGUN, runner.BUDGET, runner.NOT_REQUESTED):
                 say(
                     self.console,
                     f"{'earlier result shown' if kept else 'not run'}: {label}: {reason}",
                 )
-        late = [each for each in missing.values() if each.reason in (BEGUN, BUDGET)]
+        late = [each for each in missing.values() if each.reason in (runner.BEGUN, runner.BUDGET)]
         if lacking := sum(not each.kept for each in late):
             points = plural(lacking, "point")
             say(self.console, f"Not run within this budget: {points}; a larger --budget continues.")

@@ -13,17 +13,8 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from equilibria import __version__
+from equilibria.run.export import inference
 from equilibria.run.export import program as programs
-from equilibria.run.export.inference import (
-    Prepare,
-    RecurrentStep,
-    Stream,
-    WholeInput,
-    exportable,
-    layers,
-    pairs,
-    preparation,
-)
 from equilibria.run.export.iterated import Method
 from equilibria.run.export.program import ExportError
 from equilibria.run.models import Model
@@ -63,7 +54,7 @@ class Exported:
     """Whole inputs, or one step of a stream."""
     opset: int | None
     """Version of ONNX's operators; None in a .pt2."""
-    stream: Stream | None
+    stream: inference.Stream | None
     """The state of a recurrent model; None of one that cannot be streamed."""
 
     @property
@@ -127,12 +118,12 @@ def export(
     if format == "onnx" and (absent := list_absent()):
         raise ExportError(f"ONNX needs packages that are not installed: {', '.join(absent)}")
     refuse_task(task)
-    plain = exportable(model, evals, method)
-    raw = next(pairs(task, task.eval_split, TRACED, TRACED)).raw
-    prepare = preparation(task)
-    step, stream, why = RecurrentStep(plain, prepare), None, ""
+    plain = inference.exportable(model, evals, method)
+    raw = next(inference.pairs(task, task.eval_split, TRACED, TRACED)).raw
+    prepare = inference.preparation(task)
+    step, stream, why = inference.RecurrentStep(plain, prepare), None, ""
     try:
-        stream = Stream(step, raw[0])
+        stream = inference.Stream(step, raw[0])
     except ExportError as error:
         if form == "stream":
             raise
@@ -142,7 +133,7 @@ def export(
         "model": type(model).__name__,
         "form": form,
         "weights": weights,
-        **({"evaluations": str(evals), "method": method} if layers(model) else {}),
+        **({"evaluations": str(evals), "method": method} if inference.layers(model) else {}),
         **(about or {}),
     }
     if stream is not None:
@@ -180,14 +171,17 @@ def export(
 
 
 def _trace(
-    model: Model, prepare: Prepare, stream: Stream | None, raw: tuple[Tensor, ...]
+    model: Model,
+    prepare: inference.Prepare,
+    stream: inference.Stream | None,
+    raw: tuple[Tensor, ...],
 ) -> ExportedProgram:
     """The model's step if there is a stream, else the whole model."""
     if stream is None:
-        return programs.trace(WholeInput(model, prepare), raw, [0] * len(raw))
+        return programs.trace(inference.WholeInput(model, prepare), raw, [0] * len(raw))
     first = raw[0][:, 0]
     arguments = (first, *stream.begin(len(first)))
-    return programs.trace(RecurrentStep(model, prepare), arguments, [0, stream.axes])
+    return programs.trace(inference.RecurrentStep(model, prepare), arguments, [0, stream.axes])
 
 
 def _start(state: Tensor) -> float | list[float]:

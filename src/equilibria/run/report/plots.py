@@ -9,18 +9,9 @@ from operator import itemgetter
 from typing import Any
 
 from equilibria.metric import Metric
+from equilibria.run.report import reading
 from equilibria.run.report.panel import Panel, Series, Style
-from equilibria.run.report.reading import (
-    Row,
-    Run,
-    budget_points,
-    early_points,
-    end_point,
-    memory_of,
-    name_held,
-    number,
-    pick,
-)
+from equilibria.run.report.reading import Row, Run, number, pick
 from equilibria.run.report.svg import Drawing, inline
 
 _STATUS_COLOR = {
@@ -96,7 +87,7 @@ def learning_curve(runs: Sequence[Run], metric: Metric) -> Drawing | None:
     positive = not any(held(row) <= 0 or train(row) <= 0 for row in rows)
     return _epochs(
         runs,
-        {name_held(runs): held, "training": train},
+        {reading.name_held(runs): held, "training": train},
         title=metric.title,
         log_y=metric.scale != 100 and positive,
         **_axis(metric),
@@ -187,8 +178,8 @@ def read_early(runs: Sequence[Run], metric: Metric) -> Drawing | None:
     return _plot_figure(
         runs,
         metric,
-        early_points,
-        [end_point(runs[0], metric)],
+        reading.early_points,
+        [reading.end_point(runs[0], metric)],
         title="Effect of depth",
         x="evaluations of f before the answer is read out",
     )
@@ -200,7 +191,7 @@ def under_budgets(runs: Sequence[Run], metric: Metric) -> Drawing | None:
     return _plot_figure(
         runs,
         metric,
-        budget_points,
+        reading.budget_points,
         [(str(pick(baseline, "name")), number(baseline, metric.name))],
         title="Effect of more evaluations",
         x="maximum number of evaluations of f per segment",
@@ -255,7 +246,7 @@ def memory(runs: Sequence[Run]) -> Drawing | None:
         marks.append((band, {"low": mib("deq", "history_bytes"), "high": mib("deq")}))
     return _plot(
         runs,
-        lambda run: sorted(memory_of(run), key=lambda row: row["evals"]),
+        lambda run: sorted(reading.memory_of(run), key=lambda row: row["evals"]),
         "evals",
         *marks,
         title="Memory of one training step against depth",
@@ -270,7 +261,7 @@ def memory(runs: Sequence[Run]) -> Drawing | None:
 def status(runs: Sequence[Run]) -> Drawing | None:
     """How the solves of each epoch ended: shares by status, a row for every run and solve."""
     kinds = (
-        ("held", "forward", f"forward, {name_held(runs)}"),
+        ("held", "forward", f"forward, {reading.name_held(runs)}"),
         ("train", "forward", "forward, training"),
         ("train", "adjoint", "backward, training"),
     )

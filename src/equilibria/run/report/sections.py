@@ -36,10 +36,16 @@ class Section:
 
 def sections(runs: Sequence[Run]) -> list[Section]:
     """All plots of a page about these runs."""
-    return [_learning(runs), _solving(runs), _stability(runs), *_gradients(runs), _memory(runs)]
+    return [
+        _build_learning(runs),
+        _build_solving(runs),
+        _build_stability(runs),
+        *_build_gradients(runs),
+        _build_memory(runs),
+    ]
 
 
-def _learning(runs: Sequence[Run]) -> Section:
+def _build_learning(runs: Sequence[Run]) -> Section:
     """Loss and figures of each epoch."""
     several, held = _several(runs), reading.name_held(runs)
     return Section(
@@ -66,7 +72,7 @@ def _learning(runs: Sequence[Run]) -> Section:
     )
 
 
-def _solving(runs: Sequence[Run]) -> Section:
+def _build_solving(runs: Sequence[Run]) -> Section:
     """The solves: their course, their cost, and what fewer evaluations would give."""
     primary = list({each.name: each for each in map(reading.primary_of, runs)}.values())
     return Section(
@@ -111,7 +117,7 @@ def _solving(runs: Sequence[Run]) -> Section:
     )
 
 
-def _stability(runs: Sequence[Run]) -> Section:
+def _build_stability(runs: Sequence[Run]) -> Section:
     """Whether solves end at a fixed point, and how strongly it attracts."""
     return Section(
         "Stability",
@@ -139,7 +145,7 @@ def _stability(runs: Sequence[Run]) -> Section:
     )
 
 
-def _gradients(runs: Sequence[Run]) -> list[Section]:
+def _build_gradients(runs: Sequence[Run]) -> list[Section]:
     """How the adjoints compare, of a single run."""
     found = runs[0].get("gradients") if len(runs) == 1 else None
     if not found:
@@ -163,7 +169,7 @@ def _gradients(runs: Sequence[Run]) -> list[Section]:
     ]
 
 
-def _memory(runs: Sequence[Run]) -> Section:
+def _build_memory(runs: Sequence[Run]) -> Section:
     """Memory of a training step against depth."""
     solving = any(map(reading.solves, runs))
     kept = any("kept_bytes" in point for run in runs for point in reading.memory_of(run))
@@ -246,14 +252,12 @@ def _memory_table(runs: Sequence[Run]) -> TextTable:
     columns: list[tuple[str, Callable[[tuple[str, int, reading.Row]], str]]] = [
         ("evaluations", lambda row: str(row[1])),
         *(
-            (head, lambda row, path=path: mib(number(row[2], *path)))
-            for head, *path in (
-                ("DEQ", "deq", "bytes"),
-                ("its solver's history", "deq", "history_bytes"),
-                ("states kept from step to step", "deq", "kept_bytes"),
-                ("unrolled", "unrolled", "bytes"),
-                ("checkpointed", "checkpointed", "bytes"),
-                ("explicit", "explicit", "bytes"),
+            (head, lambda row, path=path: mib(number(row[2], *path.split("."))))
+            for head, path in (
+                ("DEQ", "deq.bytes"),
+                ("its solver's history", "deq.history_bytes"),
+                ("states kept from step to step", "deq.kept_bytes"),
+                *((kind, f"{kind}.bytes") for kind in ("unrolled", "checkpointed", "explicit")),
             )
         ),
     ]

@@ -9,20 +9,8 @@ from typing import Any
 
 from equilibria.metric import LOSS, Metric
 from equilibria.precision import too_fine
-from equilibria.run.report.reading import (
-    Run,
-    final_figures,
-    final_split,
-    last,
-    memory_of,
-    metrics_of,
-    number,
-    pick,
-    primary_of,
-    share_converged,
-    smallest,
-    solves,
-)
+from equilibria.run.report import reading
+from equilibria.run.report.reading import Run, final_figures, last, number, pick
 from equilibria.run.report.words import (
     UNKNOWN,
     TextTable,
@@ -57,7 +45,7 @@ def _say_unfinished(run: Run) -> Iterator[str]:
     if done < planned:
         yield f"Training has not finished: this is the state after epoch {done:.0f} of {planned:g}."
     if not run.get("evaluation"):
-        of = f"the {final_split(run)} data after the last epoch"
+        of = f"the {reading.final_split(run)} data after the last epoch"
         yield f"There is no final evaluation: the figures are those of {of}."
 
 
@@ -75,7 +63,8 @@ def _say_broken(run: Run) -> Iterator[str]:
         yield f"The loss was NaN or infinite in {which}: training broke down there."
     if _lost(run.get("evaluation")):
         yield "The loss on the test data is NaN or infinite: the network's output means nothing."
-    lost, on = number(final_figures(run), "forward", "status", "NONFINITE"), final_split(run)
+    on = reading.final_split(run)
+    lost = number(final_figures(run), "forward", "status", "NONFINITE")
     if lost > 0:
         which = f"Every {on} solve" if lost == 1 else f"{percent(lost)} of the {on} solves"
         yield f"{which} ended in NaN or infinity."
@@ -87,7 +76,7 @@ def _lost(figures: Mapping[str, Any] | None) -> bool:
 
 def _say_unsolved(run: Run) -> Iterator[str]:
     """Solves that did not converge."""
-    found, on = share_converged(run), final_split(run)
+    found, on = reading.share_converged(run), reading.final_split(run)
     if number(final_figures(run), "forward", "status", "NONFINITE") == 1:
         return  # which has been said
     if found == 0:
@@ -104,7 +93,7 @@ def _say_unsolved(run: Run) -> Iterator[str]:
 
 def _say_stalled(run: Run) -> Iterator[str]:
     """Tolerances that the precision cannot reach; the doctor says it too, where it was asked."""
-    rtol = smallest(pick(run, "recipe", "solver", "rtol"))
+    rtol = reading.smallest(pick(run, "recipe", "solver", "rtol"))
     precision = str(pick(run, "recipe", "precision"))
     said = too_fine(precision, rtol, pick(final_figures(run), "forward", "status"))
     if said is not None and not run.get("examination"):
@@ -133,7 +122,7 @@ class Tile:
 
 def tiles(run: Run) -> list[Tile]:
     """Key figures of one run; what was not measured is left out."""
-    primary, on = primary_of(run), final_split(run)
+    primary, on = reading.primary_of(run), reading.final_split(run)
     unit = str(pick(run, "about", "unit"))
     units = sum(number(row, unit) for row in run["metrics"])
     parameters = number(run, "about", "parameters")
@@ -150,7 +139,7 @@ def tiles(run: Run) -> list[Tile]:
         Tile(
             "Parameters",
             count(parameters),
-            "independent of the depth" if solves(run) else "of all layers",
+            "independent of the depth" if reading.solves(run) else "of all layers",
         ),
     ]
     return [tile for tile in found if tile.value != UNKNOWN]
@@ -158,7 +147,8 @@ def tiles(run: Run) -> list[Tile]:
 
 def _solve_tiles(run: Run) -> list[Tile]:
     """How the solves ended and what they cost, as far as there are any."""
-    on, found, forward = final_split(run), share_converged(run), final_figures(run).get("forward")
+    on, found = reading.final_split(run), reading.share_converged(run)
+    forward = final_figures(run).get("forward")
     others = [
         f"{percent(part)} {name}"
         for name, part in (pick(forward, "status") or {}).items()
@@ -208,7 +198,7 @@ def _memory_tiles(run: Run) -> list[Tile]:
         return []
     note = "per step, in forward and backward"
     if unrolled:
-        kept = any("kept_bytes" in point for point in memory_of(run))
+        kept = any("kept_bytes" in point for point in reading.memory_of(run))
         note = (
             "per step, at any depth, including the solvers' histories"
             + " and the states kept from step to step" * kept
@@ -219,18 +209,18 @@ def _memory_tiles(run: Run) -> list[Tile]:
 
 def comparison(runs: Sequence[Run]) -> TextTable:
     """Key figures of several runs, a row each."""
-    on = {final_split(run) for run in runs}
+    on = {reading.final_split(run) for run in runs}
     columns: list[tuple[str, Callable[[Run], str]]] = [
         ("data", _source),
-        *([("judged on", final_split)] if len(on) > 1 else []),
+        *([("judged on", reading.final_split)] if len(on) > 1 else []),
         *(
             (
                 f"{on.copy().pop()} {each.label}" if len(on) == 1 else each.label,
                 lambda run, m=each: figure(m, _figure(run, m)),
             )
-            for each in metrics_of(runs)
+            for each in reading.metrics_of(runs)
         ),
-        ("converged", lambda run: percent(share_converged(run))),
+        ("converged", lambda run: percent(reading.share_converged(run))),
         (
             "evaluations",
             lambda run: decimal(number(final_figures(run), "forward", "evals", "mean")),
@@ -302,7 +292,7 @@ def _figure(run: Run, metric: Metric) -> float:
 
 def _beside(run: Run) -> str:
     """The note on the primary figure: the other figures, and those of what it is compared with."""
-    primary, *others = metrics_of([run]) or [LOSS]
+    primary, *others = reading.metrics_of([run]) or [LOSS]
     of = "" if _source(run) == UNKNOWN else f" of {_source(run)}"
     parts = [f"on data{of} never trained on"]
     # Those of single classes are drawn by themselves.
@@ -326,7 +316,7 @@ def _memory(run: Run) -> tuple[float, str]:
 
     Unrolled about as often as the solver evaluates the layer, and as often as was measured.
     """
-    points = memory_of(run)
+    points = reading.memory_of(run)
     unrolled = {p["evals"]: p["bytes"] for p in points if p["kind"] == "unrolled"}
     mine = {p["evals"]: p["bytes"] for p in points if p["kind"] == "deq"}
     explicit = [p["bytes"] for p in points if p["kind"] == "explicit"]

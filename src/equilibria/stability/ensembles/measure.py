@@ -12,17 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equilibria.nn import using
+from equilibria.nn import init, using
 from equilibria.nn.frozen import module_of
-from equilibria.nn.init import (
-    ENSEMBLES,
-    Elementwise,
-    Ensemble,
-    RecurrentWeight,
-    check_ensemble,
-    initialize,
-    recurrent_weights,
-)
 from equilibria.nn.init.weight import joint_gain
 from equilibria.solve import Picard, SolveWarning, Status
 from equilibria.stability.ensembles.results import Start, Sweep, Trial, mean
@@ -49,7 +40,7 @@ class Theory:
             mean over the samples.
     """
 
-    cell: Elementwise | None
+    cell: init.Elementwise | None
     reason: str = ""
     input_mean: float = math.nan
     input_variance: float = math.nan
@@ -58,7 +49,7 @@ class Theory:
     def of(
         cls,
         cell: Callable[..., Any],
-        weights: Sequence[RecurrentWeight],
+        weights: Sequence[init.RecurrentWeight],
         operands: tuple[Any, ...],
     ) -> Theory:
         """Return what is known of a cell.
@@ -70,7 +61,7 @@ class Theory:
         """
         form = getattr(module_of(cell), "theory", None)
         name = type(module_of(cell) or cell).__name__
-        if not isinstance(form, Elementwise):
+        if not isinstance(form, init.Elementwise):
             return cls(
                 None,
                 f"{name} declares no elementwise activation (equilibria.nn.init.Elementwise), and "
@@ -85,7 +76,7 @@ class Theory:
         variance, mean = torch.var_mean(rows, 1, correction=0)
         return cls(form, "", float(mean.mean()), float(variance.mean()))
 
-    def radius(self, ensemble: Ensemble, gain: float) -> float:
+    def radius(self, ensemble: init.Ensemble, gain: float) -> float:
         """Return the spectral radius of J at z* for a root mean square singular value of W.
 
         NaN where there is no theory, or where it has no fixed point.
@@ -127,7 +118,7 @@ EDGES = 2
 def sweep(
     module: nn.Module,
     *inputs: Any,
-    ensembles: Sequence[Ensemble] = ("gaussian", "orthogonal", "goe"),
+    ensembles: Sequence[init.Ensemble] = ("gaussian", "orthogonal", "goe"),
     scales: Iterable[float] = SCALES,
     draws: int = DRAWS,
     layers: Sequence[str] | None = None,
@@ -164,7 +155,7 @@ def sweep(
 
     papers: Agarwala and Schoenholz 2022, sec. 3 and 4.
     """
-    names: list[Ensemble] = [check_ensemble(name) for name in dict.fromkeys(ensembles)]
+    names: list[init.Ensemble] = [init.check_ensemble(name) for name in dict.fromkeys(ensembles)]
     sizes = sorted({float(scale) for scale in scales})
     _check(names, sizes, draws)
     with as_it_is(module), warnings.catch_warnings():
@@ -172,7 +163,7 @@ def sweep(
         patient = Patient.admit(module, inputs)
         layer = patient.layer
         layer.eval_solver = None  # training begins with the other
-        weights = recurrent_weights(patient.module, layers)
+        weights = init.recurrent_weights(patient.module, layers)
         own, seen = _trial(patient, weights)
         theory = Theory.of(layer.cell, weights, seen.operands)
         names, impossible = _possible(patient.module, names, layers)
@@ -205,18 +196,18 @@ def sweep(
 
 
 def _possible(
-    module: nn.Module, names: Sequence[Ensemble], layers: Sequence[str] | None
-) -> tuple[list[Ensemble], dict[Ensemble, str]]:
+    module: nn.Module, names: Sequence[init.Ensemble], layers: Sequence[str] | None
+) -> tuple[list[init.Ensemble], dict[init.Ensemble, str]]:
     """Which ensembles have members of the weights' shapes; and why the others have none.
 
     Raises:
         ValueError: none of them has.
     """
-    found: list[Ensemble] = []
-    reasons: dict[Ensemble, str] = {}
+    found: list[init.Ensemble] = []
+    reasons: dict[init.Ensemble, str] = {}
     for name in names:
         try:
-            initialize(module, name, layers=layers, generator=None)
+            init.initialize(module, name, layers=layers, generator=None)
             found.append(name)
         except ValueError as error:
             reasons[name] = str(error)
@@ -230,15 +221,15 @@ class _Sweeper:
     """A copy of the model whose weights are drawn again and again."""
 
     patient: Patient
-    weights: Sequence[RecurrentWeight]
+    weights: Sequence[init.RecurrentWeight]
     theory: Theory
     layers: Sequence[str] | None
     draws: int
     seed: int
-    replaced: dict[Ensemble, int] = field(default_factory=dict)
+    replaced: dict[init.Ensemble, int] = field(default_factory=dict)
 
     def row(
-        self, name: Ensemble, scales: Sequence[float], progress: Callable[[], None]
+        self, name: init.Ensemble, scales: Sequence[float], progress: Callable[[], None]
     ) -> list[Start]:
         """An ensemble at each scale, and where it stops being workable."""
         starts = [self.start(name, scale, progress) for scale in scales]
@@ -249,13 +240,13 @@ class _Sweeper:
             starts.sort(key=lambda start: start.scale)
         return starts
 
-    def start(self, name: Ensemble, scale: float, progress: Callable[[], None]) -> Start:
+    def start(self, name: init.Ensemble, scale: float, progress: Callable[[], None]) -> Start:
         """An ensemble at one scale."""
         trials: list[Trial] = []
         for draw in range(self.draws):
             generator = torch.Generator(self.weights[0].value().device)
             generator.manual_seed(_APART + 1_000_003 * self.seed + draw)
-            begun = initialize(
+            begun = init.initialize(
                 self.patient.module, name, scale, layers=self.layers, generator=generator
             )
             self.replaced[name] = sum(used != name for row in begun for used in row.ensembles)
@@ -267,7 +258,7 @@ class _Sweeper:
 
 def _check(names: Sequence[str], scales: Sequence[float], draws: int) -> None:
     if not (names and scales):
-        raise ValueError(f"name at least one scale and one ensemble of {', '.join(ENSEMBLES)}")
+        raise ValueError(f"name at least one scale and one ensemble of {', '.join(init.ENSEMBLES)}")
     for scale in scales:
         if not 0 < scale < math.inf:
             raise ValueError(f"a scale is sqrt(V), positive and finite; got {scale:g}")
@@ -283,7 +274,7 @@ def _edge(starts: Sequence[Start]) -> float | None:
     return None
 
 
-def _trial(patient: Patient, weights: Sequence[RecurrentWeight]) -> tuple[Trial, LayerCall]:
+def _trial(patient: Patient, weights: Sequence[init.RecurrentWeight]) -> tuple[Trial, LayerCall]:
     """Solve the batch with the weights as they are; and the call that did.
 
     The operands of the cell are made anew: what a model injects may depend on its recurrent
