@@ -33,9 +33,11 @@ def test_tab_completes_commands_recipes_options_and_files(tmp_path):
         return set(done.stdout.split("\n")) - {""}
 
     assert ask("re") == {c for c in commands() if c.startswith("re")}
-    assert ask("train", "digits") == {n for n in recipes.available() if n.startswith("digits")}
+    digits = {n for n in recipes.available() if n.startswith("digits")}
+    assert ask("train", "digits") == ask("initialize", "digits") == digits
     assert ask("reproduce", "deq/g") == {"deq/growth"}
-    assert ask("train", "digits", "--regularizer.g") == {"--regularizer.gamma"}
+    for command in ("train", "initialize"):
+        assert ask(command, "digits", "--regularizer.g") == {"--regularizer.gamma"}
     assert {"--samples", "--debug"} <= ask("doctor", "run", "--")
     assert ask("evaluate", "scr") == ask("train", "digits", "--out", "scr") == {"script"}
     assert ask("evaluate", "$") == {"$(touch harm)"} and not (tmp_path / "harm").exists()

@@ -14,9 +14,14 @@ import torch
 from equilibria.run import examination
 from equilibria.run.cli import evaluate, memory, recipes, report, status
 from equilibria.run.cli import main as cli
-from equilibria.run.cli.main import main
+from equilibria.run.cli.errors import LESS
+from equilibria.run.cli.main import COMMANDS, main
 from equilibria.run.config import ConfigError, as_chosen
 from equilibria.run.run import RunError
+
+
+def test_what_takes_less_memory_is_told_of_commands_that_there_are():
+    assert LESS.keys() <= COMMANDS.keys()
 
 
 def thrown(error):

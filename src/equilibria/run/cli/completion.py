@@ -22,7 +22,7 @@ from equilibria.run.cli.keys import names_of
 from equilibria.run.cli.parser import Parser
 from equilibria.run.studies import catalog
 
-OF_RECIPES = ("train", "initialise", "recipes")
+OF_RECIPES = ("train", "initialize", "recipes")
 """Commands that take a recipe; of the others, those without a list of names take files."""
 
 OPTION = re.compile(r"^  (?:-\w(?: [A-Z]+)?, )?(--[\w.-]+)(?: (\S.*?))?(?:  |$)", re.MULTILINE)
@@ -65,7 +65,7 @@ def options(command: str) -> list[tuple[str, bool]]:
     with suppress(SystemExit), redirect_stdout(io.StringIO()) as shown:
         entry.main([command, "--help"])
     found = {option: bool(takes) for option, takes in OPTION.findall(shown.getvalue())}
-    if command in ("train", "initialise"):
+    if command in ("train", "initialize"):
         choices = recipes.choices()
         for name in recipes.available():
             with suppress(ValueError):  # it names what an absent application has

@@ -117,10 +117,8 @@ def show(examination: Examination, console: Console, methods: Mapping[str, str])
         findings.add_row(Text(finding.severity, style), Text(finding.topic, "bold"), said)
     console.print(findings)
     samples = plural(examination.samples, "sample")
-    figures = figures_table(f"{samples} of {examination.entries} entries")
-    for name, value in (*methods.items(), *_figures(examination)):
-        figures.add_row(name, value)
-    console.print(figures)
+    rows = (*methods.items(), *_figures(examination))
+    console.print(figures_table(f"{samples} of {examination.entries} entries", rows))
 
 
 def _figures(e: Examination) -> Iterator[tuple[str, str]]:

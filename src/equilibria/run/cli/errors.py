@@ -18,7 +18,7 @@ LESS = {
     "train": "lower --batch-size or --eval-batch-size, or split each batch with --accumulate",
     "doctor": "lower --samples",
     "gradients": "lower --samples",
-    "initialise": "lower --samples",
+    "initialize": "lower --samples",
 }
 """What takes less memory, by command of the frame; that of an application says `LESS_MEMORY`."""
 

@@ -239,9 +239,7 @@ def show(
         where = f"{loaded.folder} on other data:"
     seen = "".join(each.describe(views or {}) for each in options_of("evaluate", ViewOptions))
     title = f"{where} {result[unit]:,} {result['split']} {unit} of {task.source}{seen}"
-    table = figures_table(title)
-    for name, value in _figures(result, task):
-        table.add_row(name, value)
+    table = figures_table(title, _figures(result, task))
     if task.streams:
         table.add_row(f"time per {unit[:-1]}", f"{1e3 * result[f'seconds_per_{unit[:-1]}']:.3f} ms")
     if result["forward"]["status"] is not None:

@@ -80,9 +80,7 @@ def main(argv: Sequence[str]) -> None:
         raise ExportError(_difference(found, split, arguments.tolerance))
     files.write_bytes(out, made.content)
     title = f"{folder.path}, {NAMES[format]}" + (f", opset {made.opset}" if made.opset else "")
-    table = figures_table(title)
-    for name, value in _rows(made, found, task, split):
-        table.add_row(name, value)
+    table = figures_table(title, _rows(made, found, task, split))
     if found.residual is not None:
         table.add_row("evaluations", f"{evals}, {method}" + (arguments.evals is None) * " (chosen)")
         mean, most = found.residual

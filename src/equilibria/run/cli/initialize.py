@@ -18,16 +18,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from equilibria import files
 from equilibria.nn.init import ENSEMBLES
 from equilibria.run import config, start
 from equilibria.run import processes as devices
 from equilibria.run import recipe as recipes
-from equilibria.run.cli.output import Output, progress_bar, say
+from equilibria.run.cli.output import Output, progress_bar, say, titled_table
 from equilibria.run.cli.parser import Parser, UserError, name_data
 from equilibria.run.recipe import Recipe
 from equilibria.run.report.panel import Panel, Series
@@ -166,13 +164,9 @@ def _command(
 def show(console: Console, found: Sweep, advice: Recommendation, command: str | None) -> None:
     """Print the table, the recommendation with the command that follows it, and the warnings."""
     head, rows = tabulate(found, advice)
-    grid = Table(
-        title=f"{found.samples} samples of {found.entries} entries; {found.solver} and plain "
-        f"iteration to {found.rtol:g} within {found.max_evals} evaluations",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
+    grid = titled_table(
+        f"{found.samples} samples of {found.entries} entries; {found.solver} and plain "
+        f"iteration to {found.rtol:g} within {found.max_evals} evaluations"
     )
     for place, column in enumerate(head):  # ensembles are names that --ensembles takes
         justify = "right" if place else "left"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -95,12 +95,20 @@ def progress_bar(console: Console, **options: Any) -> Progress:
     )
 
 
-def figures_table(title: str) -> Table:
+def figures_table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
     """Return a table of names and values in two columns, of which none is ever cut."""
     table = Table(title=title)
     for head in ("figure", "value"):
         table.add_column(head, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     return table
+
+
+def titled_table(title: str) -> Table:
+    """Return an empty table with its title at the left and little space between columns."""
+    options: Any = {"title_justify": "left", "box": box.SIMPLE_HEAD, "pad_edge": False}
+    return Table(title=title, padding=(0, 1, 0, 0), **options)
 
 
 def fit_table(
@@ -157,13 +165,7 @@ def _part(
         if sum(wider.values()) + GAP * len(places) > console.width:
             break
         widths = wider
-    table = Table(
-        title=title,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    table = titled_table(title)
     for k in places:
         justify = "right" if k and cells[k][0] else "left"
         table.add_column(cells[k][0], justify=justify, overflow="fold", width=widths[k])
