@@ -12,8 +12,8 @@ import torch
 
 from equilibria.run import data
 from equilibria.run.data import DataError
-from equilibria.zoo.io import arrays
-from equilibria.zoo.recurrent.data import SequenceSet, division, load
+from equilibria.zoo.io import arrays, selection
+from equilibria.zoo.recurrent.data import SequenceSet, load
 
 
 def signal(number: int, steps: int = 5, channels: int = 2) -> np.ndarray:
@@ -183,14 +183,14 @@ def test_a_quarter_by_groups_where_these_are_known(tmp_path):
 @pytest.mark.parametrize("count", [2, 3, 4, 10, 101])
 def test_about_a_quarter_is_held_out(count):
     targets = torch.tensor([0] * count + [1] * 40)
-    held = division.hold_out(targets, None, "ab", "here")
+    held = selection.hold_out_groups(targets, None, "ab", "here")
     assert abs(int(held[:count].sum()) - count / 4) <= 0.5 and int(held[count:].sum()) == 10
 
 
 def test_groups_of_one_class_are_divided_within_it():
     groups = torch.arange(16).repeat_interleave(5)
     targets = (groups >= 8).long()
-    held = division.hold_out(targets, groups, "ab", "here")
+    held = selection.hold_out_groups(targets, groups, "ab", "here")
     assert held[targets == 0].sum() == held[targets == 1].sum() == 10
     assert all(held[groups == group].unique().numel() == 1 for group in range(16))
 
@@ -199,14 +199,14 @@ def test_a_class_that_would_not_be_tested_gets_a_group():
     # The few of class 1 are in groups that are too large for a quarter of class 0.
     groups = torch.tensor([0] * 50 + [1] * 50)
     targets = torch.tensor(([0] * 45 + [1] * 5) * 2)
-    held = division.hold_out(targets, groups, "ab", "here")
+    held = selection.hold_out_groups(targets, groups, "ab", "here")
     assert 0 < int(held.sum()) < 100 and (targets[held] == 1).sum() == 5
 
 
 def test_a_class_in_one_group_cannot_be_on_both_sides():
     targets, groups = torch.tensor([0, 0, 1, 1, 0, 0]), torch.tensor([1, 1, 2, 2, 3, 3])
     with pytest.raises(DataError, match=r"here: no group of class b can be held out"):
-        division.hold_out(targets, groups, "ab", "here")
+        selection.hold_out_groups(targets, groups, "ab", "here")
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from equilibria.run.data.storage import DataError
+
 # Of every choice: a recipe's own seed is of the training, not of the data.
 _SEED = 0
+
+HELD_OUT = 0.25
+"""Share of each class that is held out to test on, where the source does not say."""
 
 
 def stratify(
@@ -99,6 +105,66 @@ def assign_folds(targets: Tensor, labels: Sequence[str], count: int, seed: int) 
     # Dealt on from class to class, so that the odd ones do not all go to the first folds.
     found[order] = torch.arange(len(targets)) % count
     return found
+
+
+def hold_out_groups(
+    targets: Tensor, groups: Tensor | None, labels: Sequence[str], name: object
+) -> Tensor:
+    """Choose whole groups so that of each class about a quarter is held out.
+
+    Groups are considered in a fixed random order, and one is taken where that brings the shares
+    of its classes nearer to a quarter and leaves some of each class to learn from.
+
+    Args:
+        targets: Class of each sequence, ``(count,)``, int64.
+        groups: Group of each, ``(count,)``, which is on one side as a whole; None for each
+            sequence by itself.
+        labels: What the classes are called, for messages.
+        name: Where the sequences are from, for messages.
+
+    Returns:
+        Whether each is held out, ``(count,)``, bool.
+
+    Raises:
+        DataError: If some class cannot be on both sides.
+    """
+    each = torch.arange(len(targets)) if groups is None else groups
+    members: dict[int, Counter[int]] = {}
+    for group, target in zip(each.tolist(), targets.tolist(), strict=True):
+        members.setdefault(group, Counter())[target] += 1
+    total = Counter(targets.tolist())
+    held: Counter[int] = Counter()
+
+    def gain(group: int) -> float:
+        """How much nearer to the share the classes come, summed over their squared distances."""
+        return sum(
+            (held[c] / total[c] - HELD_OUT) ** 2 - ((held[c] + k) / total[c] - HELD_OUT) ** 2
+            for c, k in members[group].items()
+        )
+
+    def leaves_some(group: int) -> bool:
+        return all(held[c] + k < total[c] for c, k in members[group].items())
+
+    known = sorted(members)
+    order = torch.randperm(len(known), generator=torch.Generator().manual_seed(_SEED)).tolist()
+    chosen: set[int] = set()
+    for group in (known[place] for place in order):
+        if leaves_some(group) and gain(group) >= 0:
+            chosen.add(group)
+            held.update(members[group])
+    for label in sorted(total):
+        if not held[label]:
+            able = [g for g in known if label in members[g] and leaves_some(g)]
+            if not able:
+                what = "sequence" if groups is None else "group"
+                raise DataError(
+                    f"{name}: no {what} of class {labels[label]} can be held out for testing, so "
+                    f"that others are left to learn from: add another {what}, or name the test part"
+                )
+            best = max(able, key=gain)
+            chosen.add(best)
+            held.update(members[best])
+    return torch.isin(each, torch.tensor(sorted(chosen)))
 
 
 def apportion(sizes: list[int], count: int) -> list[int]:

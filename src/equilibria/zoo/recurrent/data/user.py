@@ -15,11 +15,11 @@ from torch import Tensor
 
 from equilibria.run.data.dataset import UserData
 from equilibria.run.data.storage import DataError, track
-from equilibria.zoo.io import arrays, delimited, layout, sound
+from equilibria.zoo.io import arrays, delimited, layout, selection, sound
 from equilibria.zoo.io.delimited import Separator
 from equilibria.zoo.io.layout import TEST, TRAIN, VALID
 from equilibria.zoo.io.sequences import Sequences, SequenceSet, digest, pad_sequences
-from equilibria.zoo.recurrent.data import division, tables
+from equilibria.zoo.recurrent.data import tables
 from equilibria.zoo.recurrent.data.tables import Missing, Reading
 
 TABLE = "labels.csv"
@@ -106,7 +106,7 @@ def load(
         every = splits[TRAIN]
         held = torch.ones(len(every), dtype=torch.bool)
         if not whole:
-            held = division.hold_out(every.targets, every.groups, labels, root)
+            held = selection.hold_out_groups(every.targets, every.groups, labels, root)
             splits[TRAIN] = every.select((~held).nonzero()[:, 0])
         splits[TEST] = every.select(held.nonzero()[:, 0])
     name = str(root.resolve())
@@ -194,7 +194,7 @@ def _check_labels(parts: dict[str, _SequencePart], labels: list[str], root: Path
 
 def _folders(root: Path, whole: bool) -> dict[Path, _Place]:
     try:
-        found = layout.read(root, whole=whole, share=division.SHARE)
+        found = layout.read(root, whole=whole, share=selection.HELD_OUT)
     except DataError as error:
         raise DataError(str(error).replace(layout.EXPECTED, EXPECTED)) from None
     return {
