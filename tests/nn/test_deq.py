@@ -223,15 +223,6 @@ def test_transforms_of_a_module():
     assert_same([drop_finished[name].sum(0) for name in other], [got[name] for name in other])
 
 
-def test_functional_call_then_backward_with_its_parameters():
-    layer = make()
-    mine = {n: (0.5 * p.detach()).requires_grad_() for n, p in layer.named_parameters()}
-    torch.func.functional_call(layer, mine, data()).value.sum().backward()
-    layer.load_state_dict(mine)
-    layer(data()).value.sum().backward()
-    assert_same([p.grad for p in mine.values()], [p.grad for p in layer.parameters()])
-
-
 def test_jacobian_under_a_mask():
     layer = make(p=0.4)
     x = data(2)

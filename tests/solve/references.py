@@ -75,6 +75,21 @@ class Clone(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
 
 
+def every_solver(**limits: Any) -> dict[str, eq.Solver]:
+    """Each forward solver with its options that change the path, under the same limits."""
+    return {
+        "Picard": eq.Picard(**limits),
+        "Picard, damped": eq.Picard(**limits, damping=0.7),
+        "Anderson": eq.Anderson(**limits),
+        "Anderson, period 3": eq.Anderson(**limits, period=3),
+        "Anderson, damped": eq.Anderson(**limits, damping=0.7),
+        "Broyden": eq.Broyden(**limits),
+        "Broyden, memory 5": eq.Broyden(**limits, memory=5),
+        "NewtonKrylov": eq.NewtonKrylov(**limits),
+        "Auto": eq.Auto(**limits),
+    }
+
+
 INEXACT: list[eq.Adjoint] = [
     *(eq.JacobianFree(), eq.NeumannPhantom(steps=3, damping=0.7)),
     *(eq.Phantom(steps=3, damping=0.7), eq.Unrolled(), eq.Unrolled(checkpoint=True)),

@@ -169,28 +169,6 @@ def test_optimiser_step_after_backward_is_no_change() -> None:
     assert all(p.grad.abs().max() > 0 for p in linear.parameters())
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_hidden_history_is_an_error_that_asks_for_an_operand() -> None:
-    v, _ = parameters()
-    w = torch.sin(v)
-    script = torch.jit.script(_Product())  # uses w in code that Python does not run
-    script.w = w
-    with pytest.raises((RuntimeError, TypeError, ValueError), match="operand"):
-        sol = eq.fixed_point(lambda z, x: script(z, x), start(), X, **tight())
-        sol.value.sum().backward()
-
-
-class _Product(nn.Module):
-    w: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = torch.zeros(WIDTH, WIDTH, dtype=torch.float64)
-
-    def forward(self, z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(z @ self.w.t() + x)
-
-
 def linear_layer() -> nn.Linear:
     linear = nn.Linear(WIDTH, WIDTH).double()
     with torch.no_grad():
@@ -423,13 +401,3 @@ def test_nothing_is_left_behind(backward: bool) -> None:
         assert [ref() for ref in gone] == [None, None]
     finally:
         gc.enable()
-
-
-def test_channels_last_stays() -> None:
-    """The value is laid out in memory as the state was."""
-    x = normal(2, 3, 5, 5, seed=7).to(memory_format=torch.channels_last)
-    for solver in (eq.Picard(), eq.Anderson(), eq.Broyden()):
-        sol = eq.fixed_point(
-            lambda z, x: 0.5 * torch.sin(z) + x, torch.zeros_like(x), x, solver=solver
-        )
-        assert sol.value.is_contiguous(memory_format=torch.channels_last)

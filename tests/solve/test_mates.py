@@ -6,23 +6,14 @@ import pytest
 import torch
 from problems import normal
 from promise import assert_as_promised
+from references import every_solver
 
 import equilibria as eq
 
 CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status
 
 TIGHT = {"rtol": 1e-10, "max_evals": 300}
-SOLVERS = [
-    eq.Picard(**TIGHT),
-    eq.Picard(**TIGHT, damping=0.8),
-    eq.Anderson(**TIGHT),
-    eq.Anderson(**TIGHT, history=3, damping=0.8),
-    eq.Anderson(period=3, **TIGHT),
-    eq.Broyden(**TIGHT),
-    eq.Broyden(**TIGHT, memory=6),
-    eq.NewtonKrylov(**TIGHT),
-    eq.Auto(**TIGHT),
-]
+SOLVERS = [*every_solver(**TIGHT).values()]
 LINEAR = [
     eq.GMRES(**TIGHT),
     eq.GMRES(**TIGHT, restart=6),

@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 from maps import Module
-from problems import BY_NAME, normal, relative_residual, spread, with_norm, with_spectrum
+from problems import normal, relative_residual, spread, with_norm, with_spectrum
 from references import Clone, Counted
 from torch.utils.checkpoint import checkpoint
 
@@ -126,23 +126,6 @@ def test_bad_values_stay_alone(solver) -> None:
 
 
 # Everything that a graph can meet.
-
-
-def test_channels_last_and_coupled() -> None:
-    problem = BY_NAME["image"]
-    z0 = problem.z0.to(memory_format=torch.channels_last)
-    sol = eq.fixed_point(
-        problem.f, z0, *problem.operands, *map(eq.shared, problem.weights), solver=eq.NewtonKrylov()
-    )
-    assert sol.value.is_contiguous(memory_format=torch.channels_last)
-    assert (sol.status == CONVERGED).all()
-
-    def mixing(z):
-        return torch.tanh(W[:4, :4] @ z + X)
-
-    sol = eq.fixed_point(mixing, torch.zeros_like(X), coupled=True, solver=eq.NewtonKrylov())
-    assert sol.status.tolist() == [CONVERGED]
-    assert (mixing(sol.value) - sol.value).norm() <= 1e-4 * mixing(sol.value).norm()
 
 
 def test_modules_train_and_evaluate() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from problems import normal
+from references import every_solver
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,23 +18,13 @@ from equilibria.solve.layout import Layout
 
 CONVERGED = eq.Status.CONVERGED
 LIMITS = {"rtol": 1e-6, "max_evals": 200}
-SOLVERS = {
-    "Picard": eq.Picard(**LIMITS),
-    "Picard, damped": eq.Picard(**LIMITS, damping=0.7),
-    "Anderson": eq.Anderson(**LIMITS),
-    "Anderson(period=3)": eq.Anderson(period=3, **LIMITS),
-    "Anderson, damped": eq.Anderson(**LIMITS, damping=0.7),
-    "Broyden": eq.Broyden(**LIMITS),
-    "Broyden, memory 5": eq.Broyden(**LIMITS, memory=5),
-    "NewtonKrylov": eq.NewtonKrylov(**LIMITS),
-    "Auto": eq.Auto(**LIMITS),
-}
+SOLVERS = every_solver(**LIMITS)
 # Operations between two evaluations that compute or copy; views and room are free.
 MOST = {
     "Picard": 10,
     "Picard, damped": 10,
     "Anderson": 24,
-    "Anderson(period=3)": 24,
+    "Anderson, period 3": 24,
     "Anderson, damped": 24,
     "Broyden": 26,
     "Broyden, memory 5": 26,
@@ -216,9 +207,7 @@ def test_an_image_costs_no_operation_more_than_a_vector(name: str) -> None:
 # --- compiled ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", ["Picard", "Anderson", "Anderson(period=3)", "Broyden", "NewtonKrylov", "Auto"]
-)
+@pytest.mark.parametrize("name", [name for name in SOLVERS if ", " not in name])
 def test_a_cell_compiled_as_one_graph(name: str) -> None:
     """Operands keep their gradients; values are those of the uncompiled cell."""
     torch.compiler.reset()

@@ -19,15 +19,6 @@ def test_layout_round_trip(coupled) -> None:
         assert torch.equal(leaf, back)
 
 
-def test_channels_last_rows_are_views_and_come_back_channels_last() -> None:
-    image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    layout = Layout.of([image])
-    (row,) = layout.rows([image])
-    assert row.data_ptr() == image.data_ptr()
-    (back,) = layout.leaves([2 * row])
-    assert back.is_contiguous(memory_format=torch.channels_last) and torch.equal(back, 2 * image)
-
-
 def test_length_is_over_all_leaves() -> None:
     rows = [torch.randn(3, 4), torch.randn(3, 6)]
     torch.testing.assert_close(length(rows), torch.cat(rows, 1).square().sum(1).sqrt())

@@ -6,20 +6,12 @@ from typing import Any
 import pytest
 import torch
 from problems import normal
+from references import every_solver
 
 import equilibria as eq
 
 CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status
-SOLVERS: dict[str, eq.Solver] = {
-    "Picard": eq.Picard(rtol=1e-5, max_evals=200),
-    "damped": eq.Picard(rtol=1e-5, damping=0.7, max_evals=200),
-    "Anderson": eq.Anderson(rtol=1e-5),
-    "Anderson(period=3)": eq.Anderson(period=3, rtol=1e-5),
-    "Broyden": eq.Broyden(rtol=1e-5),
-    "Broyden 5": eq.Broyden(rtol=1e-5, memory=5),
-    "NewtonKrylov": eq.NewtonKrylov(rtol=1e-5),
-    "Auto": eq.Auto(rtol=1e-5),
-}
+SOLVERS = every_solver(rtol=1e-5, max_evals=200)
 ADJOINTS: dict[str, eq.Adjoint] = {
     "Implicit": eq.Implicit(),
     "Phantom": eq.Phantom(),

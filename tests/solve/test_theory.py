@@ -9,6 +9,7 @@ import math
 import pytest
 import torch
 from problems import normal, orthogonal, spread, with_norm, with_spectrum
+from references import every_solver
 from torch import Tensor
 
 import equilibria as eq
@@ -113,16 +114,9 @@ def test_the_adjoint_needs_what_gmres_needs_and_one(name: str, radius: float) ->
 
 LIMITS = {"rtol": 1e-5, "max_evals": 60}
 SOLVERS = [
-    eq.Picard(**LIMITS),
-    eq.Picard(**LIMITS, damping=0.75),
-    eq.Anderson(**LIMITS),
-    eq.Anderson(period=3, **LIMITS),
+    *every_solver(**LIMITS).values(),
     eq.Anderson(**LIMITS, history=None, ridge=0.0),
     eq.Anderson(**LIMITS, history=2, period=2, damping=0.75, ridge=1e-3),
-    eq.Broyden(**LIMITS),
-    eq.Broyden(**LIMITS, memory=4),
-    eq.NewtonKrylov(**LIMITS),
-    eq.Auto(**LIMITS),
 ]
 # Easy, slow, expanding (Newton's phase of Auto, and divergence of others), one a sample.
 RATES = torch.tensor([[0.3], [0.97], [2.5]], dtype=torch.float64)
