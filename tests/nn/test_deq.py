@@ -97,8 +97,7 @@ def test_gradients_are_those_of_unrolling(normalize, p, drop_finished):
 
 
 @pytest.mark.parametrize(
-    ("normalize", "training"),
-    [(NORMALIZE[1], False), (NORMALIZE[2], True), (NORMALIZE[2], False)],
+    ("normalize", "training"), [(NORMALIZE[1], False), (NORMALIZE[2], True), (NORMALIZE[2], False)]
 )
 def test_gradcheck(normalize, training):
     layer = make(normalize, p=0.3).train(training)
@@ -266,8 +265,7 @@ class Outer(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("p", "drop_finished", "inside"),
-    [(0.3, False, "module"), (0.3, True, "function")],
+    ("p", "drop_finished", "inside"), [(0.3, False, "module"), (0.3, True, "function")]
 )
 def test_a_layer_inside_a_layer(p, drop_finished, inside):
     def build(adjoint):
@@ -434,8 +432,6 @@ def test_options_of_a_call():
     layer = make(solver=Picard(max_evals=4, rtol=0))
     sol = layer(data(), trace=True, states=(1, 3))
     assert sol.stats.trace.shape == (4, 4) and len(sol.states) == 2
-    with pytest.raises(RuntimeError, match="fixed_point"):
-        layer(data(), throw=True)
 
 
 def test_a_layer_that_throws_unless_a_call_says_otherwise():
@@ -446,6 +442,8 @@ def test_a_layer_that_throws_unless_a_call_says_otherwise():
     assert (layer(data(), throw=False).status == Status.MAX_EVALS).all()
     layer.throw = False
     assert (layer(data()).status == Status.MAX_EVALS).all()
+    with pytest.raises(RuntimeError, match="fixed_point"):
+        layer(data(), throw=True)
 
 
 def test_a_layer_that_throws_does_so_in_backward():

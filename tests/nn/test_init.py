@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from equilibria.nn.init import gaussian_, goe_, orthogonal_
+from equilibria.nn.init import antisymmetric_, gaussian_, goe_, normal_, orthogonal_
 
 ENSEMBLES = [gaussian_, orthogonal_, goe_]
+FILLS = [*ENSEMBLES, antisymmetric_, normal_]
 
 
 def draw(fill, *shape, scale=1.0, seed=0, dtype=torch.float64):
@@ -82,7 +83,7 @@ def test_linear_network_is_stable_below_the_critical_v(fill, critical):
         assert (spectral_radius(weight) < 1) is stable
 
 
-@pytest.mark.parametrize("fill", ENSEMBLES)
+@pytest.mark.parametrize("fill", FILLS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_in_place_seeded_and_of_any_dtype(fill, dtype):
     weight = nn.Parameter(torch.zeros(6, 6, dtype=dtype))
@@ -94,7 +95,7 @@ def test_in_place_seeded_and_of_any_dtype(fill, dtype):
     assert not torch.equal(weight, fill(torch.zeros(6, 6, dtype=dtype), 0.5))
 
 
-@pytest.mark.parametrize("fill", ENSEMBLES)
+@pytest.mark.parametrize("fill", FILLS)
 def test_scale_zero_gives_zeros(fill):
     assert torch.equal(draw(fill, 4, 4, scale=0.0), torch.zeros(4, 4, dtype=torch.float64))
 
@@ -106,6 +107,8 @@ def test_convolutions():
     place = nn.Conv2d(8, 8, 1)
     goe_(place.weight)
     assert torch.equal(place.weight, place.weight.transpose(0, 1))
+    normal_(place.weight, 0.5, torch.Generator().manual_seed(1))
+    assert torch.equal(place.weight[..., 0, 0], draw(normal_, 8, 8, scale=0.5, seed=1).float())
 
 
 @pytest.mark.parametrize(
@@ -133,7 +136,7 @@ def test_a_computed_weight_is_an_error():
             orthogonal_(computed)
 
 
-@pytest.mark.parametrize("fill", ENSEMBLES)
+@pytest.mark.parametrize("fill", FILLS)
 def test_a_part_of_a_parameter_is_filled_as_the_whole_is(fill):
     attention = nn.MultiheadAttention(6, 2)
     before = attention.in_proj_weight.detach().clone()

@@ -295,7 +295,7 @@ def test_a_single_pattern_is_no_list_of_them():
 
 def test_torchs_spectral_norm_is_refused_and_nothing_changes():
     layer = torch.nn.utils.parametrizations.spectral_norm(nn.Linear(16, 16))
-    before = {name: value.clone() for name, value in layer.state_dict().items()}
+    before = snapshot(layer)
     with pytest.raises(ValueError, match=r"spectral_norm of equilibria\.nn"):
         initialize(layer, "orthogonal", 0.8)
-    assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
+    assert same(layer, before)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from equilibria.nn import spectral_norm, weight_norm
+from equilibria.nn import spectral_norm, weight_dropout, weight_norm
 from equilibria.nn.normalization import _log_norm
 
 
@@ -199,6 +199,10 @@ def tied():
     return net
 
 
+def half_dropped(module):
+    return weight_dropout(module, 0.5)
+
+
 def zero_row():
     net: Any = nn.Sequential(nn.Linear(3, 3))
     nn.init.zeros_(net[0].weight[1].detach())
@@ -216,6 +220,14 @@ def zero_row():
         (lambda m: spectral_norm(m, 0.0), nn.Linear(2, 2), "bound"),
         (lambda m: spectral_norm(m, float("nan")), nn.Linear(2, 2), "bound"),
         (lambda m: spectral_norm(m, squarings=-1), nn.Linear(2, 2), "squarings"),
+        (lambda m: weight_dropout(m, 1.0), nn.Linear(2, 2), r"in \[0, 1\)"),
+        (lambda m: weight_dropout(m, -0.1), nn.Linear(2, 2), r"in \[0, 1\)"),
+        (half_dropped, nn.Tanh(), "contains no linear"),
+        (half_dropped, nn.Sequential(nn.Linear(3, 3), nn.LazyLinear(4)), "'1' is lazy"),
+        (half_dropped, tied(), "'0' and '1' share"),
+        (half_dropped, spectral_norm(nn.Linear(3, 3)), "already .BoundedNorm"),
+        (half_dropped, half_dropped(nn.Linear(3, 3)), "already .DroppedEntries"),
+        (half_dropped, half_dropped(weight_norm(nn.Linear(3, 3))), "already .DroppedDirection"),
     ],
 )
 def test_errors_leave_the_module_as_it_was(apply, module, words):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import equilibria as eq
-from equilibria.nn import spectral_norm, weight_dropout, weight_norm
+from equilibria.nn import weight_dropout, weight_norm
 
 
 def dropped(layer: Any) -> torch.Tensor:
@@ -134,29 +134,3 @@ def test_copies_are_independent():
     layer.eval()
     twin.eval()
     assert not torch.allclose(layer.weight, twin.weight)
-
-
-def tied():
-    net: Any = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    net[1].weight = net[0].weight
-    return net
-
-
-@pytest.mark.parametrize(
-    ("module", "p", "words"),
-    [
-        (nn.Linear(2, 2), 1.0, r"in \[0, 1\)"),
-        (nn.Linear(2, 2), -0.1, r"in \[0, 1\)"),
-        (nn.Tanh(), 0.5, "contains no linear"),
-        (nn.Sequential(nn.Linear(3, 3), nn.LazyLinear(4)), 0.5, "'1' is lazy"),
-        (tied(), 0.5, "'0' and '1' share"),
-        (spectral_norm(nn.Linear(3, 3)), 0.5, "already .BoundedNorm"),
-        (weight_dropout(nn.Linear(3, 3)), 0.5, "already .DroppedEntries"),
-        (weight_dropout(weight_norm(nn.Linear(3, 3))), 0.5, "already .DroppedDirection"),
-    ],
-)
-def test_errors_leave_the_module_as_it_was(module, p, words):
-    keys = list(module.state_dict())
-    with pytest.raises(ValueError, match=words):
-        weight_dropout(module, p)
-    assert list(module.state_dict()) == keys

@@ -92,10 +92,7 @@ def tree_operands_case() -> Case:
     def f(z, operand, weights):
         return cell(z, operand["x"][0], weights["w"], weights["b"])
 
-    return Case(
-        (x, w, b),
-        lambda x, w, b: (f, start(), ({"x": [x]}, eq.shared({"w": w, "b": b}))),
-    )
+    return Case((x, w, b), lambda x, w, b: (f, start(), ({"x": [x]}, eq.shared({"w": w, "b": b}))))
 
 
 def leaf_case() -> Case:

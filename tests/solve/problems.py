@@ -353,11 +353,7 @@ def scalar_problems() -> list[Problem]:
             answer=squares.sqrt(),
         ),
         scalar(
-            "kepler",
-            lambda z, m, e: m + e * torch.sin(z),
-            anomaly,
-            anomaly,
-            column(0.1, 0.6, 0.9),
+            "kepler", lambda z, m, e: m + e * torch.sin(z), anomaly, anomaly, column(0.1, 0.6, 0.9)
         ),
         # The last two have slopes below -1 at the answer: plain iteration cycles for ever.
         scalar(

@@ -49,6 +49,11 @@ def loss(value: Any) -> Tensor:
     return total
 
 
+def from_zero(f: Callable[..., Any], x: Tensor, *operands: Any, **options: Any) -> eq.Solution:
+    """The solution of f(z, x, *operands) from a start of zeros like x."""
+    return eq.fixed_point(f, torch.zeros_like(x), x, *operands, **options)
+
+
 class Counted:
     """f, with the number of calls and of samples (rows) that it saw."""
 

@@ -5,7 +5,16 @@ import itertools
 import pytest
 import torch
 from problems import normal, with_norm
-from references import INEXACT, TIGHT, Clone, Counted, exact_adjoint, iterate, vector_jacobian
+from references import (
+    INEXACT,
+    TIGHT,
+    Clone,
+    Counted,
+    exact_adjoint,
+    from_zero,
+    iterate,
+    vector_jacobian,
+)
 
 import equilibria as eq
 
@@ -235,8 +244,8 @@ def test_states_under_phantom_are_the_iterates_after_its_steps(steps, damping):
 
     x = torch.linspace(-1, 1, 6, dtype=torch.float64).reshape(2, 3).requires_grad_()
     adjoint = eq.Phantom(steps=steps, damping=damping)
-    sol = eq.fixed_point(f, torch.zeros_like(x), x, adjoint=adjoint, states=(2,))
-    z = eq.fixed_point(f, torch.zeros_like(x), x, states=(2,)).states[0].detach()
+    sol = from_zero(f, x, adjoint=adjoint, states=(2,))
+    z = from_zero(f, x, states=(2,)).states[0].detach()
     for _ in range(steps):
         z = (1 - damping) * z + damping * f(z, x)
     torch.testing.assert_close(sol.states[0], z)
@@ -244,7 +253,7 @@ def test_states_under_phantom_are_the_iterates_after_its_steps(steps, damping):
     (expected,) = torch.autograd.grad(z.square().sum(), x)
     torch.testing.assert_close(gradient, expected)
     with torch.no_grad():
-        unseen = eq.fixed_point(f, torch.zeros_like(x), x, adjoint=adjoint, states=(2,))
+        unseen = from_zero(f, x, adjoint=adjoint, states=(2,))
     torch.testing.assert_close(unseen.states[0], z)
 
 

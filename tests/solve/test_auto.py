@@ -3,7 +3,7 @@
 import pytest
 import torch
 from problems import PROBLEMS, column, normal, orthogonal, spread, with_norm, with_spectrum
-from references import Counted, tight
+from references import Counted, from_zero, tight
 
 import equilibria as eq
 
@@ -19,7 +19,7 @@ def auto(**options):
 
 def solve(f, x, *operands, kind=auto, **options):
     solver = kind(**options)
-    return eq.fixed_point(f, torch.zeros_like(x), x, *operands, solver=solver)
+    return from_zero(f, x, *operands, solver=solver)
 
 
 def test_converges_wherever_another_does() -> None:
@@ -47,7 +47,7 @@ def test_stays_plain_where_that_is_fast() -> None:
     x = normal(3, 8, seed=1)
     f = lambda z, x: 0.03 * torch.sin(z) + x  # noqa: E731
     sol = solve(f, x, rtol=1e-6)
-    plain = eq.fixed_point(f, torch.zeros_like(x), x, solver=eq.Picard(rtol=1e-6))
+    plain = from_zero(f, x, solver=eq.Picard(rtol=1e-6))
     assert torch.equal(sol.value, plain.value)
     assert torch.equal(sol.stats.evals, plain.stats.evals)
     assert torch.equal(sol.stats.choices[:, PLAIN], sol.stats.evals)
@@ -60,7 +60,7 @@ def test_accelerates_where_plain_iteration_is_slow() -> None:
     assert (sol.status == CONVERGED).all()
     assert (sol.stats.choices[:, NEWTON] == 0).all()
     assert (sol.stats.choices[:, ACCELERATED] > 0).all()
-    plain = eq.fixed_point(f, torch.zeros_like(x), x, solver=eq.Picard(rtol=1e-6, max_evals=400))
+    plain = from_zero(f, x, solver=eq.Picard(rtol=1e-6, max_evals=400))
     assert (3 * sol.stats.evals < plain.stats.evals).all()
 
 
@@ -83,9 +83,7 @@ def test_falls_back_to_newton() -> None:
     sol = solve(f, x, rtol=1e-8, max_evals=300)
     assert (sol.status == CONVERGED).all()
     assert (sol.stats.choices[:, NEWTON] > 0).all()
-    anderson = eq.fixed_point(
-        f, torch.zeros_like(x), x, solver=eq.Anderson(rtol=1e-8, max_evals=300)
-    )
+    anderson = from_zero(f, x, solver=eq.Anderson(rtol=1e-8, max_evals=300))
     assert (anderson.status != CONVERGED).all()
 
 
@@ -99,14 +97,7 @@ def test_phases_add_up_whoever_is_in_the_batch() -> None:
         return scale * (z @ a.T) + x
 
     for drop_finished in (False, True):
-        sol = eq.fixed_point(
-            f,
-            torch.zeros_like(x),
-            x,
-            scale,
-            solver=auto(max_evals=300),
-            drop_finished=drop_finished,
-        )
+        sol = from_zero(f, x, scale, solver=auto(max_evals=300), drop_finished=drop_finished)
         assert (sol.status == CONVERGED).all()
         choices = sol.stats.choices
         assert torch.equal(choices.sum(1), sol.stats.evals)
@@ -173,9 +164,7 @@ def test_unrolled_has_the_first_two_phases() -> None:
 
 def test_traces_have_ritz_values() -> None:
     a, x = with_spectrum(torch.tensor([0.9, -0.8, 0.1]).double(), seed=14), normal(2, 3, seed=15)
-    sol = eq.fixed_point(
-        lambda z, x: z @ a.T + x, torch.zeros_like(x), x, solver=eq.Auto(rtol=1e-9), trace=True
-    )
+    sol = from_zero(lambda z, x: z @ a.T + x, x, solver=eq.Auto(rtol=1e-9), trace=True)
     assert sol.stats.ritz is not None
     torch.testing.assert_close(
         sol.stats.ritz[:, 0].abs(), torch.full((2,), 0.9).double(), rtol=0.05, atol=0
@@ -201,7 +190,7 @@ def test_a_large_sample_takes_the_evaluations_of_anderson() -> None:
     f, x = dense(1024, 0.95)
     for rtol in (1e-2, 1e-3, 1e-4):
         others = [
-            eq.fixed_point(f, torch.zeros_like(x), x, solver=kind(rtol=rtol)).stats.evals
+            from_zero(f, x, solver=kind(rtol=rtol)).stats.evals
             for kind in (eq.Picard, eq.Anderson, eq.Broyden)
         ]
         best = torch.stack(others).amin(0)
@@ -239,7 +228,7 @@ def test_a_front_that_travels_is_let_go(n: int) -> None:
 def test_a_front_in_the_adjoint_is_let_go() -> None:
     f, u = shift(80)
     u.requires_grad_()
-    sol = eq.fixed_point(f, torch.zeros_like(u), u)
+    sol = from_zero(f, u)
     (found,) = torch.autograd.grad(sol.value[:, -1].sum(), u)
     torch.testing.assert_close(found, (u.prod(1, keepdim=True) / u).detach())
     assert (sol.adjoint.status == CONVERGED).all()
@@ -248,7 +237,7 @@ def test_a_front_in_the_adjoint_is_let_go() -> None:
 def test_a_front_is_not_stalled() -> None:
     f, u = shift(600)
     for solver in (eq.Picard(max_evals=700), eq.Auto(max_evals=700)):
-        sol = eq.fixed_point(f, torch.zeros_like(u), u, solver=solver)
+        sol = from_zero(f, u, solver=solver)
         assert (sol.status == CONVERGED).all()
     still = lambda z: torch.where(z > 0, 5 - z, z)  # noqa: E731
     sol = eq.fixed_point(still, normal(2, 50, seed=17), solver=eq.Picard())
@@ -281,7 +270,7 @@ def test_entries_that_f_does_not_change_make_no_front(share: float) -> None:
     slope = torch.linspace(0.9, 0.97, n).double()
     slope[torch.randperm(n, generator=torch.Generator().manual_seed(0))[: int(share * n)]] = 0
     x = normal(2, n, seed=20)
-    sol = eq.fixed_point(lambda z, x: slope * z + x, torch.zeros_like(x), x)
+    sol = from_zero(lambda z, x: slope * z + x, x)
     assert (sol.stats.choices[:, PLAIN] <= 3).all()
 
 

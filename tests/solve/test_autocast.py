@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 from problems import normal, with_norm
-from references import INEXACT
+from references import INEXACT, from_zero
 from torch import nn
 
 import equilibria as eq
@@ -115,7 +115,7 @@ def test_second_derivatives_stop_at_what_can_be_reached(linear) -> None:
     with autocast(), warnings.catch_warnings():
         warnings.simplefilter("error", eq.SolveWarning)
         f = lambda z, x: torch.tanh(cell(z) + x)  # noqa: E731
-        sol = eq.fixed_point(f, torch.zeros_like(x), x, adjoint=eq.Implicit(linear=linear))
+        sol = from_zero(f, x, adjoint=eq.Implicit(linear=linear))
         (first,) = torch.autograd.grad(sol.value.square().sum(), x, create_graph=True)
         first.square().sum().backward()
     assert x.grad is not None and x.grad.isfinite().all()

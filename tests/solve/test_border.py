@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from problems import normal
+from references import from_zero
 from torch import nn
 
 import equilibria as eq
@@ -76,7 +77,7 @@ def test_shapes_that_differ_name_coupled() -> None:
 @pytest.mark.parametrize("warm", [False, True])
 def test_a_start_of_inference_mode_can_be_trained_from(warm: bool) -> None:
     with torch.inference_mode():
-        start = eq.fixed_point(tanh, torch.zeros_like(X), X)
+        start = from_zero(tanh, X)
     x = X.clone().requires_grad_()
     options: Any = {"warm": start} if warm else {}
     z0 = torch.zeros_like(X) if warm else start.value
@@ -313,13 +314,7 @@ class Remembers(HalfwayStepper):
 def test_samples_leave_only_after_a_step() -> None:
     """Also those that start solved: a stepper has made its memory by then."""
     x = torch.cat([torch.zeros(2, 4), X])
-    sol = eq.fixed_point(
-        lambda z, x: x + 0.5 * z,
-        torch.zeros_like(x),
-        x,
-        solver=halfway(Remembers),
-        drop_finished=True,
-    )
+    sol = from_zero(lambda z, x: x + 0.5 * z, x, solver=halfway(Remembers), drop_finished=True)
     assert (sol.status == CONVERGED).all()
     torch.testing.assert_close(sol.value, 2 * x, rtol=1e-3, atol=0)
     assert sol.stats.evals.tolist() == [1, 1, *[int(sol.stats.evals[2])] * 3]
@@ -447,10 +442,5 @@ def test_tracing_is_refused() -> None:
 
 
 def test_a_budget_that_meets_its_tolerance() -> None:
-    sol = eq.fixed_point(
-        lambda z, x: 0.95 * torch.tanh(z) + x,
-        torch.zeros_like(X),
-        X,
-        **eq.profiles.learning(rtol=1e-4),
-    )
+    sol = from_zero(lambda z, x: 0.95 * torch.tanh(z) + x, X, **eq.profiles.learning(rtol=1e-4))
     assert (sol.status == CONVERGED).all()

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from problems import NEWTON, UNKNOWN, normal, tanh_net, with_norm, with_spectrum
+from references import from_zero
 
 import equilibria as eq
 
@@ -51,8 +52,6 @@ def test_linear_problems_end_in_twice_their_dimension(d: int) -> None:
     """
     values = torch.linspace(-2, 0.5, d, dtype=torch.float64)
     a, x = with_spectrum(values, seed=d), normal(4, d, seed=d + 1)
-    sol = eq.fixed_point(
-        lambda z, x: z @ a.T + x, torch.zeros_like(x), x, solver=eq.Broyden(rtol=1e-9)
-    )
+    sol = from_zero(lambda z, x: z @ a.T + x, x, solver=eq.Broyden(rtol=1e-9))
     assert (sol.status == CONVERGED).all()
     assert (sol.stats.evals <= 2 * d + 2).all()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from problems import normal
+from references import from_zero
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 from torch.func import functional_call
@@ -86,7 +87,7 @@ FORMS: dict[str, Any] = {
     "deeper": deeper,
 }
 LAYERS: dict[str, Any] = {
-    "fixed_point": lambda f: lambda x: eq.fixed_point(f, torch.zeros_like(x), x, **EXACT).value,
+    "fixed_point": lambda f: lambda x: from_zero(f, x, **EXACT).value,
     "DEQ": lambda f: lambda x: eq.DEQ(f, **EXACT)(x).value,
 }
 
@@ -150,7 +151,7 @@ def test_what_was_frozen_in_the_forward_is_a_constant(form: str, layer: str, ord
 
 def test_a_tensor_that_was_frozen_in_the_forward_is_a_constant() -> None:
     matrix, x = 0.1 * normal(5, 5, seed=3).double(), data().requires_grad_()
-    value = eq.fixed_point(lambda z, x: torch.tanh(z @ matrix + x), torch.zeros_like(x), x, **EXACT)
+    value = from_zero(lambda z, x: torch.tanh(z @ matrix + x), x, **EXACT)
     matrix.requires_grad_()
     value.value.sum().backward()
     assert x.grad is not None and matrix.grad is None
@@ -291,12 +292,12 @@ def test_batch_norm_in_a_function_is_warned_of(form: str, build: Any) -> None:
     with pytest.warns(UserWarning, match="BatchNorm1d.*GroupNorm or LayerNorm"):
         f = build(FORMS[form](Normed()))
         if not isinstance(f, eq.DEQ):
-            eq.fixed_point(f, torch.zeros_like(x), x)
+            from_zero(f, x)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         f = build(FORMS[form](Normed().eval()))
         if not isinstance(f, eq.DEQ):
-            eq.fixed_point(f, torch.zeros_like(x), x)
+            from_zero(f, x)
 
 
 def test_a_parameter_that_is_frozen_during_a_backward_has_its_gradient() -> None:
@@ -314,7 +315,7 @@ def test_a_parameter_that_is_frozen_during_a_backward_has_its_gradient() -> None
                 out.register_hook(freeze)
             return out
 
-        value = eq.fixed_point(f, torch.zeros_like(x), x, **EXACT).value
+        value = from_zero(f, x, **EXACT).value
         return torch.autograd.grad(value.sum(), [cell.lin.weight, cell.lin.bias])
 
     for a, b in zip(gradients(False), gradients(True), strict=True):
@@ -347,7 +348,7 @@ def test_a_parameter_that_is_frozen_as_backward_evaluates_has_its_gradient(thaws
         elsewhere.set_requires_grad(thaws)
         return out
 
-    value = eq.fixed_point(f, torch.zeros_like(x), x, **EXACT).value
+    value = from_zero(f, x, **EXACT).value
     parameters = cell.lin.weight, cell.lin.bias
     wanted = torch.autograd.grad(value.sum(), parameters, retain_graph=True)
     elsewhere.now = True
@@ -366,7 +367,7 @@ def test_a_parameter_that_is_thawed_as_backward_evaluates_stays_a_constant() -> 
         elsewhere.set_requires_grad(True)
         return torch.tanh(cell.lin(z) + x)
 
-    value = eq.fixed_point(f, torch.zeros_like(x), x, **EXACT).value
+    value = from_zero(f, x, **EXACT).value
     wanted = torch.autograd.grad(value.sum(), cell.lin.weight, retain_graph=True)
     elsewhere.now = True
     found = torch.autograd.grad(value.sum(), cell.lin.weight)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from problems import normal, spread, with_spectrum
-from references import Counted
+from references import Counted, from_zero
 
 import equilibria as eq
 
@@ -35,7 +35,7 @@ def solve(solver, rate, which, **options):
     """Rows of f that the solve took, and the solution of the samples `which`."""
     counted = Counted(f)
     x = OFFSET[which]
-    sol = eq.fixed_point(counted, torch.zeros_like(x), x, rate[which], solver=solver, **options)
+    sol = from_zero(counted, x, rate[which], solver=solver, **options)
     return counted.rows, sol
 
 
@@ -64,7 +64,7 @@ def test_without_leave_nobody_leaves(solver) -> None:
         seen.add(z.shape[0])
         return f(z, x, rate)
 
-    eq.fixed_point(watched, torch.zeros_like(OFFSET), OFFSET, rate, solver=solver)
+    from_zero(watched, OFFSET, rate, solver=solver)
     assert seen == {BATCH}
 
 

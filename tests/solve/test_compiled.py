@@ -8,6 +8,7 @@ import pytest
 import torch
 from maps import Gated
 from problems import normal
+from references import from_zero
 from torch import nn
 
 import equilibria as eq
@@ -31,9 +32,7 @@ def f(z, x):
 
 
 @pytest.mark.parametrize(
-    "solver",
-    [eq.Picard(damping=0.5), eq.Anderson(), eq.Anderson(period=3), eq.Broyden()],
-    ids=repr,
+    "solver", [eq.Picard(damping=0.5), eq.Anderson(), eq.Anderson(period=3), eq.Broyden()], ids=repr
 )
 @torch.no_grad()
 def test_evaluation_and_step_are_one_graph(solver) -> None:
@@ -51,7 +50,7 @@ def test_evaluation_and_step_are_one_graph(solver) -> None:
     compiled = torch.compile(step, backend="eager", fullgraph=True)
     for _ in range(2):
         z = compiled(z)
-    wanted = eq.fixed_point(f, torch.zeros_like(X), X, solver=eq.Picard(rtol=1e-6)).value
+    wanted = from_zero(f, X, solver=eq.Picard(rtol=1e-6)).value
     torch.testing.assert_close(z[0], wanted, rtol=1e-3, atol=1e-4)
 
 
@@ -181,7 +180,7 @@ def test_a_second_derivative_where_f_closes_over_nothing() -> None:
     found = []
     for g in (square, torch.compile(square, backend="aot_eager")):
         x = X.clone().requires_grad_()
-        value = eq.fixed_point(g, torch.zeros_like(x), x, solver=eq.Anderson(rtol=1e-6)).value
+        value = from_zero(g, x, solver=eq.Anderson(rtol=1e-6)).value
         (first,) = torch.autograd.grad(value.sum(), x, create_graph=True)
         found.append(torch.autograd.grad(first.square().sum(), x))
     assert_same(*found)

@@ -132,11 +132,7 @@ PROGRAMS = {
     "bare, checkpointed": (lambda: Bare(adjoint=eq.Unrolled(checkpoint=True)), "eager", {}),
     "drop_finished": (lambda: Model(drop_finished=True), "aot_eager", {}),
     "coupled": (lambda: Model(coupled=True), "aot_eager", {}),
-    "compiled cell": (
-        lambda: Model(torch.compile(Gated(), backend="aot_eager")),
-        "aot_eager",
-        {},
-    ),
+    "compiled cell": (lambda: Model(torch.compile(Gated(), backend="aot_eager")), "aot_eager", {}),
     "a layer in a layer": (lambda: Model(Outer()), "eager", {}),
 }
 

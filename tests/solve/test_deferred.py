@@ -4,7 +4,7 @@ import pytest
 import torch
 from problems import normal
 from promise import assert_as_promised
-from references import Counted
+from references import Counted, from_zero
 
 import equilibria as eq
 from equilibria.solve import loop, private
@@ -72,7 +72,7 @@ def test_blocks_change_nothing(solver, drop_finished: bool, monkeypatch, blocks)
 def test_a_map_that_arrives_at_once_is_evaluated_no_more(solver, unread) -> None:
     constant = Counted(lambda z, x: 0 * z + x)
     x = normal(3, 6, seed=7)
-    sol = eq.fixed_point(constant, torch.zeros_like(x), x, solver=solver)
+    sol = from_zero(constant, x, solver=solver)
     assert sol.stats.evals.tolist() == [2, 2, 2] and constant.calls == 2
 
 
@@ -80,7 +80,7 @@ def test_a_map_that_arrives_at_once_is_evaluated_no_more(solver, unread) -> None
 def test_no_block_exceeds_the_budget(most: int, unread) -> None:
     slow = Counted(lambda z, x: 0.999 * z + x)
     x = normal(3, 6, seed=7)
-    sol = eq.fixed_point(slow, torch.zeros_like(x), x, solver=eq.Picard(max_evals=most))
+    sol = from_zero(slow, x, solver=eq.Picard(max_evals=most))
     assert sol.stats.evals.tolist() == 3 * [most] and slow.calls == most
 
 
@@ -89,9 +89,8 @@ def test_an_inverse_learns_nothing_after_a_samples_last_evaluation(monkeypatch) 
     x = normal(12, 6, seed=6).float().requires_grad_()
 
     def gradient():
-        sol = eq.fixed_point(
+        sol = from_zero(
             lambda z, x: rate[:, None] * torch.sin(z.roll(1, dims=1)) + x,
-            torch.zeros_like(x),
             x,
             solver=eq.Broyden(rtol=1e-4),
             adjoint=eq.Shine(),
@@ -121,7 +120,7 @@ def test_the_device_is_asked_every_few_evaluations(blocks, unread) -> None:
     """While all samples are far from their tolerance."""
     x = normal(5, 6, seed=4).float()
     g = lambda z, x: 0.95 * torch.sin(0.5 * z) + x  # noqa: E731
-    sol = eq.fixed_point(g, torch.zeros_like(x), x, solver=eq.Picard(rtol=1e-6, patience=None))
+    sol = from_zero(g, x, solver=eq.Picard(rtol=1e-6, patience=None))
     assert (sol.status == eq.Status.CONVERGED).all()
     assert loop.BLOCK in blocks
     assert len(blocks) < 0.8 * int(sol.stats.evals.max())

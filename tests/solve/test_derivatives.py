@@ -4,7 +4,7 @@ import pytest
 import torch
 from maps import BATCH, CASES, WIDTH, Module, start
 from problems import normal, with_norm
-from references import TIGHT, gradients, iterate, tight
+from references import TIGHT, from_zero, gradients, iterate, tight
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils import _pytree as pytree
 
@@ -87,7 +87,7 @@ def test_higher_derivatives_equal_unrolling(name: str, order: int) -> None:
 def test_third_derivative_of_a_closed_form() -> None:
     """z = z / 2 + x^3 has z* = 2 x^3 and the third derivative 12."""
     x = torch.tensor([[1.5], [-0.5]], dtype=torch.float64, requires_grad=True)
-    sol = eq.fixed_point(lambda z, x: z / 2 + x**3, torch.zeros_like(x), x, **tight())
+    sol = from_zero(lambda z, x: z / 2 + x**3, x, **tight())
     derivative = sol.value
     for wanted in (6 * x**2, 12 * x, 12 + 0 * x):
         (derivative,) = torch.autograd.grad(derivative.sum(), x, create_graph=True)

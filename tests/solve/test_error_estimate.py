@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from problems import normal
+from references import from_zero
 
 import equilibria as eq
 
@@ -70,9 +71,7 @@ def test_the_estimate_is_near_the_error(solver: Any, step: float, dtype: torch.d
 def test_a_limit_on_the_error_is_met(solver: Any) -> None:
     f, x, solution = affine(0.02)
     loose = quietly(f, torch.zeros_like(x), x, solver=replace(solver, rtol=1e-2))
-    sol = eq.fixed_point(
-        f, torch.zeros_like(x), x, solver=replace(solver, rtol=1e-2, error=1e-2), throw=True
-    )
+    sol = from_zero(f, x, solver=replace(solver, rtol=1e-2, error=1e-2), throw=True)
     assert (sol.stats.error <= 0.5e-2).all()
     assert (relative_error(sol.value, solution) < 1e-2).all()
     assert (sol.stats.evals >= loose.stats.evals).all()
@@ -127,7 +126,7 @@ def test_scaling_by_a_power_of_two_changes_nothing() -> None:
 def test_a_small_step_that_converged_is_warned_of() -> None:
     f, x, _ = affine(0.01)
     with pytest.warns(eq.SolveWarning, match=r"some samples CONVERGED.*longest one.*error="):
-        eq.fixed_point(f, torch.zeros_like(x), x, solver=eq.Picard(max_evals=3000))
+        from_zero(f, x, solver=eq.Picard(max_evals=3000))
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
@@ -135,7 +134,7 @@ def test_an_ordinary_solve_is_not_warned_of(solver: Any) -> None:
     f, x, _ = affine(1.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        eq.fixed_point(f, torch.zeros_like(x), x, solver=solver)
+        from_zero(f, x, solver=solver)
 
 
 def test_an_absolute_tolerance_is_not_warned_of_where_it_is_met_by_the_error() -> None:
@@ -146,7 +145,7 @@ def test_an_absolute_tolerance_is_not_warned_of_where_it_is_met_by_the_error() -
         eq.fixed_point(f, torch.zeros_like(x), 1e-2 * x, solver=solver)
     with pytest.warns(eq.SolveWarning, match="CONVERGED"):
         solver = eq.Picard(rtol=0.0, atol=1e-4, max_evals=3000)
-        eq.fixed_point(f, torch.zeros_like(x), x, solver=solver)
+        from_zero(f, x, solver=solver)
 
 
 def test_what_is_not_known_is_nan() -> None:
@@ -275,7 +274,7 @@ def symmetric() -> tuple[Any, Any, Any]:
 def test_no_sample_stalls_while_its_residual_falls(solver: Any) -> None:
     f, x, solution = symmetric()
     limited = replace(solver, error=1e-3, max_evals=2000)
-    sol = eq.fixed_point(f, torch.zeros_like(x), x, solver=limited)
+    sol = from_zero(f, x, solver=limited)
     assert not sol.status.any()
     assert (relative_error(sol.value, solution) < 3e-3).all()
 
@@ -338,6 +337,6 @@ def test_steps_after_the_solution_are_not_judged_by_it() -> None:
     f, x, _ = affine(1.0)
     solver = eq.Auto(error=1e-3)
     with pytest.raises(ValueError, match=r"Phantom: error=0.001 can't be judged"):
-        eq.fixed_point(f, torch.zeros_like(x), x, solver=solver, adjoint=eq.Phantom())
+        from_zero(f, x, solver=solver, adjoint=eq.Phantom())
     with pytest.raises(ValueError, match=r"advance: error=0.001 can't be judged"):
         eq.solve.advance(f, torch.zeros_like(x), x, solver=solver)

@@ -158,9 +158,7 @@ ROUNDING = 1e-12
 
 
 @pytest.mark.parametrize(
-    ("name", "tolerances"),
-    list(zip(WEIGHTS, itertools.cycle(TOLERANCES))),
-    ids=str,
+    ("name", "tolerances"), list(zip(WEIGHTS, itertools.cycle(TOLERANCES))), ids=str
 )
 def test_within_the_bound(name: str, tolerances: tuple[float, float]) -> None:
     """Every solver and every adjoint; and the bound is no empty one."""

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from problems import normal
+from references import from_zero
 
 import equilibria as eq
 from equilibria.solve import Solver
@@ -55,14 +56,14 @@ def mix(z: torch.Tensor, x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
 
 def together(x: torch.Tensor, index: torch.Tensor = INDEX, **options) -> eq.Solution:
     a = eq.shared(whole(index))
-    return eq.fixed_point(mix, torch.zeros_like(x), x, a, coupled=index, **options)
+    return from_zero(mix, x, a, coupled=index, **options)
 
 
 def alone(sample: int, x: torch.Tensor, index: torch.Tensor, **options) -> tuple:
     rows = index == sample
     own = x[rows].detach().requires_grad_()
     a = whole(index)[rows][:, rows]
-    sol = eq.fixed_point(mix, torch.zeros_like(own), own, eq.shared(a), coupled=True, **options)
+    sol = from_zero(mix, own, eq.shared(a), coupled=True, **options)
     (grad,) = torch.autograd.grad(sol.value.square().sum(), own)
     return sol, grad
 
@@ -105,7 +106,7 @@ def test_a_sick_group_harms_no_other(solver: Solver) -> None:
     x = normal(9, 4, seed=4)
     good = together(x, solver=solver)
     x[INDEX == 2] = torch.nan
-    bad = eq.fixed_point(by_blocks, torch.zeros_like(x), x, coupled=INDEX, solver=solver)
+    bad = from_zero(by_blocks, x, coupled=INDEX, solver=solver)
     assert bad.status.tolist() == [CONVERGED, CONVERGED, NONFINITE]
     healthy = INDEX != 2
     torch.testing.assert_close(bad.value[healthy], good.value[healthy], rtol=1e-8, atol=1e-9)
@@ -125,9 +126,8 @@ def test_an_absolute_tolerance_counts_a_groups_own_entries() -> None:
         for mates in (0, 500):
             index = torch.cat([torch.zeros(4), torch.ones(mates)]).long()
             x = torch.ones(len(index), 2, dtype=torch.float64)
-            sol = eq.fixed_point(
+            sol = from_zero(
                 lambda z, x: 0.9 * z.cos() * 0.5 + 0.9 * z * 0.5 + x,
-                torch.zeros_like(x),
                 x,
                 coupled=index,
                 solver=solver,
@@ -145,9 +145,8 @@ def test_an_absolute_tolerance_of_the_adjoint_too(linear: type) -> None:
         x[:4] = torch.tensor([[0.1, 0.4], [0.3, 0.2], [0.9, 0.7], [0.5, 0.6]])
         x.requires_grad_()
         adjoint = eq.Implicit(linear=linear(rtol=0.0, atol=2e-2))
-        sol = eq.fixed_point(
+        sol = from_zero(
             lambda z, x: 0.5 * (z + x).sin() + x,
-            torch.zeros_like(x),
             x,
             coupled=index,
             solver=eq.Picard(**TIGHT),
@@ -165,7 +164,7 @@ def test_second_derivatives_and_transforms() -> None:
     a = eq.shared(whole(INDEX))
 
     def solution(x: torch.Tensor) -> torch.Tensor:
-        return eq.fixed_point(mix, torch.zeros_like(x), x, a, **options).value
+        return from_zero(mix, x, a, **options).value
 
     assert torch.autograd.gradgradcheck(
         lambda x: solution(x).square(), x, atol=1e-4, fast_mode=True
@@ -252,7 +251,7 @@ def test_by_row_under_phantom_and_backward() -> None:
     f = lambda z, x: a @ z + x  # noqa: E731
     for adjoint in (eq.Phantom(steps=2), eq.Implicit(linear=solver)):
         options = {"coupled": True, "solver": solver, "adjoint": adjoint}
-        sol = eq.fixed_point(f, torch.zeros_like(x), x, **options)
+        sol = from_zero(f, x, **options)
         assert int(sol.status) == CONVERGED
         (grad,) = torch.autograd.grad(sol.value[-1].sum(), x)
     eye = torch.eye(40, dtype=torch.float64)

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from problems import normal, orthogonal
+from references import from_zero
 from torch import Tensor
 from typing_extensions import override
 
@@ -70,9 +71,7 @@ def least_residual(f: Unsolvable, z: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"),
-    list(zip(SOLVERS, itertools.cycle((torch.float32, torch.float64)))),
-    ids=str,
+    ("name", "dtype"), list(zip(SOLVERS, itertools.cycle((torch.float32, torch.float64)))), ids=str
 )
 def test_maps_without_a_fixed_point(name: str, dtype: torch.dtype) -> None:
     f = Unsolvable(dtype)
@@ -138,7 +137,7 @@ def test_what_has_not_grown_pays_nothing(rtol: float, monkeypatch) -> None:
     """Contractions from zero, warm starts, starts at the answer: counts of the relative test."""
     a, x = 0.7 * orthogonal(D, seed=5), normal(40, D, seed=6)
     f = lambda z, x: torch.tanh(z @ a) + x  # noqa: E731
-    star = eq.fixed_point(f, torch.zeros_like(x), x, solver=eq.Broyden(rtol=1e-13)).value
+    star = from_zero(f, x, solver=eq.Broyden(rtol=1e-13)).value
     starts = (torch.zeros_like(x), star + 1e-2 * normal(40, D, seed=7), star)
 
     def counts() -> list[Tensor]:
@@ -259,7 +258,7 @@ def test_linear_systems_with_a_large_solution(linear) -> None:
     a = q @ (values[:, None] * q.T)
     x = torch.zeros(4, D, dtype=torch.float64, requires_grad=True)
     adjoint = eq.Implicit(linear=linear(rtol=1e-1, max_evals=2000))
-    sol = eq.fixed_point(lambda z, x: z @ a.T + x, torch.zeros_like(x), x, adjoint=adjoint)
+    sol = from_zero(lambda z, x: z @ a.T + x, x, adjoint=adjoint)
     g = normal(4, D, seed=13)
     sol.value.backward(g)
     assert sol.adjoint is not None and (sol.adjoint.status == CONVERGED).all()

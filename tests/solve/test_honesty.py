@@ -6,6 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from references import from_zero
 from torch import nn
 from torch.func import grad, jvp
 from torch.utils.checkpoint import checkpoint
@@ -142,12 +143,8 @@ def test_phantom_throws_for_what_it_returns() -> None:
     turn = torch.tensor([[0.0, -3.0], [3.0, 0.0]], dtype=torch.float64)
     b = torch.ones(1, 2, dtype=torch.float64)
     with pytest.raises(eq.SolveError):  # the solve converges, the steps run away
-        eq.fixed_point(
-            lambda z, b: z @ turn + b,
-            torch.zeros_like(b),
-            b,
-            adjoint=eq.Phantom(steps=30, damping=1.0),
-            throw=True,
+        from_zero(
+            lambda z, b: z @ turn + b, b, adjoint=eq.Phantom(steps=30, damping=1.0), throw=True
         )
     f = lambda z, x: torch.tanh(z @ A + x)  # noqa: E731
     sol = eq.fixed_point(  # the solve does not, the steps do

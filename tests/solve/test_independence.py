@@ -6,7 +6,7 @@ import pytest
 import torch
 from problems import BY_NAME, Problem, normal
 from promise import assert_as_promised
-from references import every_solver, loss
+from references import every_solver, from_zero, loss
 
 import equilibria as eq
 
@@ -111,7 +111,7 @@ def check_width(solver, width: int, dtype: torch.dtype) -> None:
     rates = (0.1, 0.97 if dtype == torch.float64 else 0.9, 0.5, -0.9)
     rate = torch.tensor(rates, dtype=dtype)[:, None]
     g = lambda z, x, rate: rate * torch.sin(z) + x  # noqa: E731
-    together = eq.fixed_point(g, torch.zeros_like(x), x, rate, solver=solver)
+    together = from_zero(g, x, rate, solver=solver)
     assert (together.status == CONVERGED).sum() >= 3
     exact = isinstance(solver, eq.Picard)
     for i in range(4):
@@ -132,7 +132,7 @@ def test_threads_do_not_matter(solver) -> None:
     try:
         for number in (1, 2):
             torch.set_num_threads(number)
-            found.append(eq.fixed_point(g, torch.zeros_like(x), x, rate, solver=solver))
+            found.append(from_zero(g, x, rate, solver=solver))
         alone = eq.fixed_point(g, torch.zeros_like(x[1:]), x[1:], rate[1:], solver=solver)
     finally:
         torch.set_num_threads(threads)

@@ -204,10 +204,7 @@ def test_relay_hands_over() -> None:
         return [torch.einsum("bij,bj->bi", a[: len(rows[0])], rows[0])]
 
     fallback = eq.Fallback(
-        rtol=1e-8,
-        max_evals=200,
-        first=eq.Anderson(patience=10),
-        then=eq.GMRES(restart=entries),
+        rtol=1e-8, max_evals=200, first=eq.Anderson(patience=10), then=eq.GMRES(restart=entries)
     )
     run = fallback.solve(product, [g])
     assert (run.status == CONVERGED).all()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from maps import Module
 from problems import normal, relative_residual, spread, with_norm, with_spectrum
-from references import Clone, Counted
+from references import Clone, Counted, from_zero
 from torch.utils.checkpoint import checkpoint
 
 import equilibria as eq
@@ -31,7 +31,7 @@ def test_one_step_solves_a_linear_problem() -> None:
     a = with_spectrum(spread(-3.0, 0.5, 6), seed=3)
     x = normal(3, 6, seed=4)
     solver = eq.NewtonKrylov(linear=eq.DirectSolve(), rtol=1e-10)
-    sol = eq.fixed_point(lambda z, x: z @ a.T + x, torch.zeros_like(x), x, solver=solver)
+    sol = from_zero(lambda z, x: z @ a.T + x, x, solver=solver)
     assert (sol.status == CONVERGED).all()
     torch.testing.assert_close(sol.value, dense(a, x))
     assert sol.stats.evals.tolist() == [2 + 1 + 6] * 3  # DirectSolve: 6 columns
@@ -40,7 +40,7 @@ def test_one_step_solves_a_linear_problem() -> None:
 def test_converges_quadratically() -> None:
     """With exact steps the digits double: the last residuals are squares of those before."""
     solver = eq.NewtonKrylov(linear=eq.DirectSolve(), rtol=1e-13)
-    sol = eq.fixed_point(net, torch.zeros_like(X), X, solver=solver, trace=True)
+    sol = from_zero(net, X, solver=solver, trace=True)
     assert (sol.status == CONVERGED).all()
     for sample in sol.stats.trace.T:
         path = sample[~sample.isnan()]
@@ -54,7 +54,7 @@ def test_steps_are_as_exact_as_they_need_be(rtol: float) -> None:
     spent = []
     for linear in (eq.GMRES(rtol=1e-6, max_evals=100, restart=100), eq.DirectSolve()):
         solver = eq.NewtonKrylov(rtol=rtol, linear=linear)
-        sol = eq.fixed_point(net, torch.zeros_like(X), X, solver=solver)
+        sol = from_zero(net, X, solver=solver)
         assert (sol.status == CONVERGED).all()
         assert (relative_residual(net, sol.value, X) <= rtol * 1.001).all()
         spent.append(sol.stats.evals)
@@ -75,7 +75,7 @@ def test_counts_are_evaluations_and_products() -> None:
 def test_the_budget_holds(budget: int) -> None:
     """Products included; and the answer is never worse than the start."""
     solver = eq.NewtonKrylov(max_evals=budget, rtol=1e-14)
-    sol = eq.fixed_point(net, torch.zeros_like(X), X, solver=solver)
+    sol = from_zero(net, X, solver=solver)
     assert (sol.status == MAX_EVALS).all() and (sol.stats.evals == budget).all()
     assert (relative_residual(net, sol.value, X) <= relative_residual(net, 0 * X, X)).all()
 
@@ -91,9 +91,7 @@ def test_a_step_too_long_is_shortened() -> None:
 
 
 @pytest.mark.parametrize(
-    "solver",
-    [eq.NewtonKrylov(rtol=1e-8), eq.Auto(rtol=1e-8, newton=KRYLOV)],
-    ids=repr,
+    "solver", [eq.NewtonKrylov(rtol=1e-8), eq.Auto(rtol=1e-8, newton=KRYLOV)], ids=repr
 )
 def test_bad_values_stay_alone(solver) -> None:
     """NaN from one call of f in one sample, linearising included: the others never know, but for
@@ -148,7 +146,7 @@ def test_modules_train_and_evaluate() -> None:
     def saving(z, x):
         return checkpoint(cell, z, x, use_reentrant=False)
 
-    sol = eq.fixed_point(saving, torch.zeros_like(x), x, solver=eq.NewtonKrylov(rtol=1e-10))
+    sol = from_zero(saving, x, solver=eq.NewtonKrylov(rtol=1e-10))
     torch.testing.assert_close(sol.value, wanted, rtol=1e-8, atol=1e-9)
 
 
@@ -156,9 +154,8 @@ def test_autocast() -> None:
     """f in bfloat16, the steps in float32: down to the floor of the former."""
     x, w = X.float(), W.float()
     with torch.autocast("cpu", torch.bfloat16):
-        sol = eq.fixed_point(
+        sol = from_zero(
             lambda z, x: torch.tanh(torch.nn.functional.linear(z, w) + x),
-            torch.zeros_like(x),
             x,
             solver=eq.NewtonKrylov(rtol=2e-2),
         )
@@ -193,7 +190,7 @@ def test_transforms() -> None:
 @pytest.mark.parametrize("grads", [True, False])
 def test_unrolled_refuses(grads: bool) -> None:
     with torch.set_grad_enabled(grads), pytest.raises(TypeError, match=r"eq\.Implicit\(\)"):
-        eq.fixed_point(net, torch.zeros_like(X), X, solver=eq.NewtonKrylov(), adjoint=eq.Unrolled())
+        from_zero(net, X, solver=eq.NewtonKrylov(), adjoint=eq.Unrolled())
 
 
 @pytest.mark.parametrize(("solver", "field"), [(eq.NewtonKrylov, "linear"), (eq.Auto, "newton")])
@@ -234,16 +231,9 @@ def test_what_can_be_differentiated_once_only(dtype: torch.dtype, drop_finished:
     x = torch.cat([0 * x[:1], x, 0 * x[:1]])  # two samples leave at once
     w = W.to(dtype)
     rtol = 1e-5 if dtype == torch.float32 else 1e-10
-    for solver in (
-        eq.NewtonKrylov(rtol=rtol),
-        eq.Auto(rtol=rtol, newton=KRYLOV),
-    ):
-        sol = eq.fixed_point(
-            lambda z, x: Once.apply(3 * z @ w.T + x),
-            torch.zeros_like(x),
-            x,
-            solver=solver,
-            drop_finished=drop_finished,
+    for solver in (eq.NewtonKrylov(rtol=rtol), eq.Auto(rtol=rtol, newton=KRYLOV)):
+        sol = from_zero(
+            lambda z, x: Once.apply(3 * z @ w.T + x), x, solver=solver, drop_finished=drop_finished
         )
         done = sol.status == CONVERGED
         assert done[[0, -1]].all() and done.sum() >= 4
@@ -281,5 +271,5 @@ def test_fused_attention() -> None:
             0.5 * torch.nn.functional.scaled_dot_product_attention(q + 3 * z, z + q, q - 2 * z) + q
         )
 
-    sol = eq.fixed_point(f, torch.zeros_like(q), q, solver=eq.NewtonKrylov(rtol=1e-4))
+    sol = from_zero(f, q, solver=eq.NewtonKrylov(rtol=1e-4))
     assert (sol.status == CONVERGED).all()

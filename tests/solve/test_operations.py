@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from problems import normal
-from references import every_solver
+from references import every_solver, from_zero
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -87,7 +87,7 @@ def net(z: Tensor, x: Tensor) -> Tensor:
 
 def beside(solver: Any, **options: Any) -> tuple[Beside, eq.Solution]:
     with torch.no_grad(), Beside() as counted:
-        sol = eq.fixed_point(counted.watch(net), torch.zeros_like(X), X, solver=solver, **options)
+        sol = from_zero(counted.watch(net), X, solver=solver, **options)
     assert (sol.status == CONVERGED).all()
     return counted, sol
 
@@ -194,12 +194,7 @@ def test_an_image_costs_no_operation_more_than_a_vector(name: str) -> None:
     for form in (None, torch.contiguous_format, LAST):
         x = IMAGE.flatten(1) if form is None else IMAGE.to(memory_format=form)
         with torch.no_grad(), Beside() as counted:
-            eq.fixed_point(
-                counted.watch(lambda z, x: 0.8 * torch.cos(z) + x),
-                torch.zeros_like(x),
-                x,
-                solver=SOLVERS[name],
-            )
+            from_zero(counted.watch(lambda z, x: 0.8 * torch.cos(z) + x), x, solver=SOLVERS[name])
         counts.append(counted.counts[1:6])
     assert counts[0] == counts[1] == counts[2]
 
@@ -231,8 +226,6 @@ def test_a_chaotic_cell_compiled_brings_auto_to_newton() -> None:
     w = 2.5 / 40**0.5 * normal(40, 40, seed=6).float()
     x = normal(4, 40, seed=7).float()
     f = torch.compile(lambda z, x: torch.tanh(z @ w + x), fullgraph=True, backend="aot_eager")
-    sol = eq.fixed_point(
-        f, torch.zeros_like(x), x, solver=eq.Auto(max_evals=300, newton=eq.GMRES(restart=100))
-    )
+    sol = from_zero(f, x, solver=eq.Auto(max_evals=300, newton=eq.GMRES(restart=100)))
     assert sol.stats.choices[:, 2].sum() > 0
     assert sol.value.isfinite().all()

@@ -37,9 +37,7 @@ Outcome = eq.Status | frozenset[eq.Status]
 # so does one that stands here and converges.
 KNOWN_FAILURES: dict[str, dict[str, Outcome | tuple[Outcome, ...]]] = {
     # Plain iteration is too slow within the budget.
-    "linear/symmetric_.99": {
-        "Picard": MAX_EVALS,
-    },
+    "linear/symmetric_.99": {"Picard": MAX_EVALS},
     "linear/ill_conditioned": {"Picard": MAX_EVALS},
     "tanh/norm_2.5": {"Picard float64": (CONVERGED, MAX_EVALS, CONVERGED)},
     # A radius of one and above: plain iteration cycles or diverges.
@@ -70,11 +68,7 @@ KNOWN_FAILURES: dict[str, dict[str, Outcome | tuple[Outcome, ...]]] = {
         "Broyden(10)": STALLED,
     },
     "stiff/relaxation": {"Picard": DIVERGED, "Anderson(period=3)": FAILS | {CONVERGED}},
-    "stiff/robertson": {
-        "Picard": FAILS,
-        "Anderson(period=3)": FAILS,
-        "Auto": FAILS | {CONVERGED},
-    },
+    "stiff/robertson": {"Picard": FAILS, "Anderson(period=3)": FAILS, "Auto": FAILS | {CONVERGED}},
     # No fixed point.
     "scalar/exponential": dict.fromkeys(SOLVERS, FAILS) | {"Picard": (NONFINITE, FAILS, NONFINITE)},
     "scalar/hyperbola": dict.fromkeys(SOLVERS, STALLED)

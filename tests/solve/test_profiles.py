@@ -4,7 +4,7 @@ import pytest
 import torch
 from maps import Module
 from problems import normal, relative_residual, with_norm
-from references import gradients, iterate
+from references import from_zero, gradients, iterate
 
 import equilibria as eq
 
@@ -33,11 +33,11 @@ def test_science_is_as_accurate_as_it_says(rtol: float) -> None:
 def test_learning_is_cheap_and_follows(rtol: float) -> None:
     x = X.float().requires_grad_()
     profile = eq.profiles.learning(rtol=rtol)
-    sol = eq.fixed_point(f, torch.zeros_like(x), x, **profile)
+    sol = from_zero(f, x, **profile)
     assert (sol.status == eq.Status.CONVERGED).all()
     gradients(sol.value, [x])
     assert (sol.adjoint.status == eq.Status.CONVERGED).all()
-    exact = eq.fixed_point(f, torch.zeros_like(x), x, **eq.profiles.science(rtol=1e-6))
+    exact = from_zero(f, x, **eq.profiles.science(rtol=1e-6))
     assert (sol.stats.evals < exact.stats.evals).all()
     tight = eq.profiles.science(rtol=1e-4)["solver"]
     assert tight.max_evals > profile["solver"].max_evals
@@ -54,7 +54,7 @@ def test_float32_ends_at_its_floor_and_says_so() -> None:
     """No refusal, no false success: what rounding keeps out of reach is STALLED."""
     w, x = with_norm(0.9, 300, seed=4).float(), normal(3, 300, seed=5).float()
     profile = eq.profiles.science(rtol=1e-10)
-    sol = eq.fixed_point(lambda z, x: torch.tanh(z @ w.T + x), torch.zeros_like(x), x, **profile)
+    sol = from_zero(lambda z, x: torch.tanh(z @ w.T + x), x, **profile)
     assert (sol.status == eq.Status.STALLED).all()
     assert ((sol.stats.residual > 1e-10) & (sol.stats.residual < 1e-6)).all()
 

@@ -5,6 +5,7 @@ from collections import defaultdict
 import pytest
 import torch
 from problems import normal, relative_residual
+from references import from_zero
 
 import equilibria as eq
 from equilibria.solve import loop, private
@@ -159,7 +160,7 @@ def test_a_layer_is_built_with_it() -> None:
     x = torch.ones(2, 3, dtype=torch.float64)
     options = {"solver": eq.Picard(max_evals=4)}
     layer = eq.DEQ(turn, returns="last", **options)
-    wanted = eq.fixed_point(turn, torch.zeros_like(x), x, returns="last", **options)
+    wanted = from_zero(turn, x, returns="last", **options)
     assert torch.equal(layer(x).value, wanted.value)
     assert not torch.equal(eq.DEQ(turn, **options)(x).value, wanted.value)
     assert "returns='last'" in repr(layer) and "returns" not in repr(eq.DEQ(turn))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from problems import normal
+from references import from_zero
 from torch import nn
 
 import equilibria as eq
@@ -23,9 +24,7 @@ ADJOINTS: list[Any] = [
 
 
 def solve(f: Any, x: torch.Tensor, adjoint: Any = None, rtol: float = 1e-4) -> torch.Tensor:
-    sol = eq.fixed_point(
-        f, torch.zeros_like(x), x, solver=eq.Broyden(rtol=rtol), adjoint=adjoint or eq.Implicit()
-    )
+    sol = from_zero(f, x, solver=eq.Broyden(rtol=rtol), adjoint=adjoint or eq.Implicit())
     return sol.value.sum()
 
 
@@ -242,9 +241,8 @@ def test_an_operand_that_f_ignores_has_the_gradient_zero() -> None:
 @pytest.mark.parametrize("adjoint", [eq.Implicit(), eq.Shine()], ids=repr)
 def test_a_failed_forward_solve_is_heard_of_once_a_backward(adjoint, create_graph) -> None:
     x = X.clone().requires_grad_()
-    sol = eq.fixed_point(
+    sol = from_zero(
         lambda z, x: torch.tanh(0.5 * z + x),
-        torch.zeros_like(x),
         x,
         solver=eq.Broyden(max_evals=2, rtol=1e-9),
         adjoint=adjoint,
@@ -274,15 +272,12 @@ def test_a_failed_forward_solve_is_heard_of_inside_transforms(transform: str) ->
 
 
 @pytest.mark.parametrize(
-    "adjoint",
-    [eq.Phantom(), eq.NeumannPhantom(), eq.JacobianFree(), eq.Unrolled()],
-    ids=repr,
+    "adjoint", [eq.Phantom(), eq.NeumannPhantom(), eq.JacobianFree(), eq.Unrolled()], ids=repr
 )
 def test_adjoints_of_a_fixed_number_of_steps_expect_no_solution(adjoint: Any) -> None:
     x = X.clone().requires_grad_()
-    sol = eq.fixed_point(
+    sol = from_zero(
         lambda z, x: torch.tanh(0.5 * z + x),
-        torch.zeros_like(x),
         x,
         solver=eq.Picard(max_evals=2, rtol=1e-9),
         adjoint=adjoint,
@@ -364,7 +359,7 @@ def test_a_change_is_noticed_in_the_backward_of_a_mapped_solve() -> None:
     w = torch.nn.Parameter(torch.tensor(0.4))
 
     def solve(x):
-        return eq.fixed_point(lambda z, x: torch.tanh(z * w) + x, torch.zeros_like(x), x).value
+        return from_zero(lambda z, x: torch.tanh(z * w) + x, x).value
 
     value = torch.vmap(solve)(torch.stack([X, 2 * X]))
     w.data.mul_(2)  # which autograd does not notice

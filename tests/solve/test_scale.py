@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from problems import normal
-from references import every_solver
+from references import every_solver, from_zero
 
 import equilibria as eq
 
@@ -25,7 +25,7 @@ X = normal(5, 6, seed=2).float()
 def solve(unit: float, solver: eq.Solver, **options: Any) -> eq.Solution:
     x = unit * X
     f = lambda z, x: unit * torch.tanh((z / unit) @ MATRIX) + x  # noqa: E731
-    return eq.fixed_point(f, torch.zeros_like(x), x, solver=solver, **options)
+    return from_zero(f, x, solver=solver, **options)
 
 
 @pytest.mark.parametrize("drop", [False, True])
@@ -52,7 +52,7 @@ def test_samples_of_every_scale_in_one_batch(name: str) -> None:
     units = torch.tensor([2.0**-100, 2.0**-40, 1.0, 2.0**45, 2.0**100])[:, None]
     f = lambda z, x, u: u * torch.tanh((z / u) @ MATRIX) + x  # noqa: E731
     x = units * X
-    found = eq.fixed_point(f, torch.zeros_like(x), x, units, solver=SOLVERS[name])
+    found = from_zero(f, x, units, solver=SOLVERS[name])
     wanted = solve(1.0, SOLVERS[name])
     assert torch.equal(found.status, wanted.status)
     assert torch.equal(found.value / units, wanted.value)
@@ -66,9 +66,7 @@ def test_gradients_at_every_scale(power: int, adjoint: str) -> None:
         k = torch.tensor(1.0, requires_grad=True)
         f = lambda z, x, u=unit, k=k: u * k * torch.tanh((z / u) @ MATRIX) + x  # noqa: E731
         x = unit * X
-        sol = eq.fixed_point(
-            f, torch.zeros_like(x), x, adjoint=ADJOINTS[adjoint], solver=eq.Anderson(rtol=1e-6)
-        )
+        sol = from_zero(f, x, adjoint=ADJOINTS[adjoint], solver=eq.Anderson(rtol=1e-6))
         grads += torch.autograd.grad((sol.value / unit).sum(), k)
     torch.testing.assert_close(grads[1], grads[0], rtol=1e-5, atol=1e-6)
 
@@ -117,7 +115,7 @@ def test_a_padded_row_that_starts_warm_converges(name: str) -> None:
     x[1] = 0
     f = lambda z, x: torch.tanh(z @ MATRIX) + x  # noqa: E731
     first = eq.fixed_point(f, torch.ones_like(x), x, solver=SOLVERS[name], throw=True)
-    again = eq.fixed_point(f, torch.zeros_like(x), x, solver=SOLVERS[name], warm=first, throw=True)
+    again = from_zero(f, x, solver=SOLVERS[name], warm=first, throw=True)
     assert (again.status == CONVERGED).all() and (again.stats.evals <= 2).all()
 
 
@@ -145,9 +143,7 @@ def test_the_trace_ends_at_the_residual() -> None:
     """Whatever is too small to be squared."""
     x = torch.full((1, 4), 1e-39)
     for solver in (eq.Picard(), eq.Anderson()):
-        sol = eq.fixed_point(
-            lambda z, x: 0.5 * z + x, torch.zeros_like(x), x, solver=solver, trace=True
-        )
+        sol = from_zero(lambda z, x: 0.5 * z + x, x, solver=solver, trace=True)
         assert sol.stats.trace is not None
         assert sol.stats.trace[-1].tolist() == sol.stats.residual.tolist()
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from maps import Module
 from problems import normal, orthogonal, spread, with_norm, with_spectrum
-from references import TIGHT, exact_adjoint
+from references import TIGHT, exact_adjoint, from_zero
 
 import equilibria as eq
 
@@ -33,7 +33,7 @@ def gradient(adjoint, f=f, x=X, **options):
     """The solution, and dL/dx where L = <G, z*>."""
     x = x.clone().requires_grad_()
     options = {"solver": eq.Broyden(rtol=1e-8), **options}
-    sol = eq.fixed_point(f, torch.zeros_like(x), x, adjoint=adjoint, **options)
+    sol = from_zero(f, x, adjoint=adjoint, **options)
     (grad,) = torch.autograd.grad(sol.value, x, G[: len(x)].to(x))
     return sol, grad
 
@@ -167,9 +167,7 @@ def test_falls_back_where_the_matrix_is_out_of_proportion() -> None:
 def test_higher_derivatives_hold_the_matrix_constant() -> None:
     """d/dx of u^T df/dx with u = M g fixed: in x directly, and through z* by M again."""
     x = X[:1].clone().requires_grad_()
-    sol = eq.fixed_point(
-        f, torch.zeros_like(x), x, solver=eq.Broyden(rtol=1e-8), adjoint=eq.Shine(fallback=None)
-    )
+    sol = from_zero(f, x, solver=eq.Broyden(rtol=1e-8), adjoint=eq.Shine(fallback=None))
     (first,) = torch.autograd.grad(sol.value, x, G[:1], create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), x)
     m = broyden_inverse(f, X[:1], int(sol.stats.evals[0])).T
@@ -187,9 +185,7 @@ def test_torch_func() -> None:
     adjoint = eq.Shine(fallback=None)
 
     def value(x):
-        return eq.fixed_point(
-            f, torch.zeros_like(x), x, solver=eq.Broyden(rtol=1e-8), adjoint=adjoint
-        ).value
+        return from_zero(f, x, solver=eq.Broyden(rtol=1e-8), adjoint=adjoint).value
 
     _, wanted = gradient(eq.Shine(fallback=None))
     got = torch.func.vjp(value, X)[1](G)[0]
@@ -311,13 +307,7 @@ def test_the_error_of_the_gradient_is_bounded(evals: int) -> None:
 
 @pytest.mark.parametrize("drop_finished", [False, True])
 @pytest.mark.parametrize(
-    "adjoint",
-    [
-        eq.Implicit(),
-        eq.Implicit(linear=eq.Broyden()),
-        eq.Shine(),
-    ],
-    ids=repr,
+    "adjoint", [eq.Implicit(), eq.Implicit(linear=eq.Broyden()), eq.Shine()], ids=repr
 )
 def test_warm_starts(adjoint, drop_finished: bool) -> None:
     """From a like problem: fewer evaluations and products, the same derivatives."""

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 from problems import BY_NAME, normal, spread, with_spectrum
-from references import iterate
+from references import from_zero, iterate
 
 import equilibria as eq
 
@@ -31,7 +31,7 @@ def test_identity_ends_at_the_first_evaluation(solver) -> None:
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_constant_ends_at_the_second_evaluation(solver) -> None:
     x = normal(3, 4, seed=1)
-    sol = eq.fixed_point(lambda z, x: x + 0 * z, torch.zeros_like(x), x, solver=solver)
+    sol = from_zero(lambda z, x: x + 0 * z, x, solver=solver)
     assert torch.equal(sol.value, x)
     assert sol.stats.evals.tolist() == [2, 2, 2]
 
@@ -65,9 +65,7 @@ def test_picard_counts_follow_the_contraction() -> None:
     """z = r z + x from 0: the relative residual after k steps is r^k (1 - r) / (1 - r^(k+1))."""
     r, rtol = 0.8, 1e-5
     x = normal(1, 7, seed=1)
-    sol = eq.fixed_point(
-        lambda z, x: r * z + x, torch.zeros_like(x), x, solver=eq.Picard(rtol=rtol)
-    )
+    sol = from_zero(lambda z, x: r * z + x, x, solver=eq.Picard(rtol=rtol))
     steps = next(k for k in range(100) if r**k * (1 - r) / (1 - r ** (k + 1)) <= rtol)
     assert sol.stats.evals.tolist() == [steps + 1]
 

@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 from problems import normal, orthogonal, spread, with_norm, with_spectrum
-from references import every_solver
+from references import every_solver, from_zero
 from torch import Tensor
 
 import equilibria as eq
@@ -83,7 +83,7 @@ def test_anderson_needs_what_gmres_needs_and_two(name: str, radius: float, rtol:
     """Where ||A|| > 1, exact arithmetic itself may ask for one more: z_{k+1} is worse than x_k."""
     a, b = MAPS[name](radius), normal(SAMPLES, WIDTH, seed=5)
     solver = eq.Anderson(history=None, ridge=0.0, rtol=rtol, max_evals=2 * WIDTH, patience=None)
-    sol = eq.fixed_point(lambda z, b: z @ a.T + b, torch.zeros_like(b), b, solver=solver)
+    sol = from_zero(lambda z, b: z @ a.T + b, b, solver=solver)
     assert (sol.status == CONVERGED).all()
     for evals, (products, theory) in zip(
         sol.stats.evals.tolist(), [products_of_gmres(a, row, rtol) for row in b], strict=True

@@ -8,6 +8,7 @@ import pytest
 import torch
 from maps import CASES
 from problems import normal, with_norm
+from references import from_zero
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -109,7 +110,7 @@ def test_backward_in_another_thread(adjoint: Any, forward_too: bool) -> None:
     wanted = [x, *cell.parameters()]
 
     def loss() -> torch.Tensor:
-        sol = eq.fixed_point(cell, torch.zeros_like(x), x, **options(adjoint))
+        sol = from_zero(cell, x, **options(adjoint))
         return sol.value.square().sum()
 
     def both() -> tuple[torch.Tensor, ...]:
@@ -170,7 +171,7 @@ def test_a_history_made_in_a_busier_thread(adjoint: Any) -> None:
 
     def gradient(history: torch.Tensor) -> torch.Tensor:
         f = lambda z, x: torch.tanh(z @ history + x)  # noqa: E731
-        sol = eq.fixed_point(f, torch.zeros_like(X), X, **options(adjoint))
+        sol = from_zero(f, X, **options(adjoint))
         return torch.autograd.grad(sol.value.sum(), weight)[0]
 
     wanted = gradient(torch.tanh(weight))
@@ -194,7 +195,7 @@ def test_a_history_that_scripted_code_uses_is_an_error_in_any_thread() -> None:
 
     def solve(matrix: torch.Tensor) -> None:
         scripted = torch.jit.script(Product(matrix))
-        eq.fixed_point(lambda z, x: torch.tanh(scripted(z) + x), torch.zeros_like(X), X)
+        from_zero(lambda z, x: torch.tanh(scripted(z) + x), X)
 
     for make in (torch.tanh, busy_history):
         for run in (lambda c: c(), in_thread):
@@ -257,12 +258,7 @@ def torchs_spectral_norm(module: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize(
     "normalize",
-    [
-        lambda m: m,
-        eq.nn.weight_norm,
-        lambda m: eq.nn.spectral_norm(m, 0.6),
-        torchs_spectral_norm,
-    ],
+    [lambda m: m, eq.nn.weight_norm, lambda m: eq.nn.spectral_norm(m, 0.6), torchs_spectral_norm],
     ids=["plain", "weight_norm", "spectral_norm", "torch's"],
 )
 @pytest.mark.parametrize("rounds", [2, pytest.param(30, marks=pytest.mark.slow)])

@@ -163,11 +163,7 @@ def test_the_finest_of_several_is_not_that_of_a_leaf_without_one():
 @pytest.mark.parametrize(
     ("rtol", "state", "said"),
     [
-        (
-            (1e-3, 1e-2),
-            torch.zeros(2, 3),
-            "rtol is .* not follow .*, Tensor",
-        ),
+        ((1e-3, 1e-2), torch.zeros(2, 3), "rtol is .* not follow .*, Tensor"),
         ((1e-3,), (torch.zeros(2, 3), torch.zeros(2, 1)), r"not follow .* tuple\(Tensor, Tensor\)"),
         ({"a": 1e-3}, (torch.zeros(2, 3),), r"not follow .* tuple\(Tensor\)"),
         ({"a": 1e-3}, {"b": torch.zeros(2, 3)}, r"rtol is {'a': 0.001}.* dict\(b=Tensor\)"),

@@ -7,7 +7,7 @@ import torch
 import torch.autograd.forward_ad as fwad
 from maps import BATCH, WIDTH, Module, cell, start
 from problems import normal, with_norm
-from references import INEXACT, TIGHT, iterate, loss, tight
+from references import INEXACT, TIGHT, from_zero, iterate, loss, tight
 from torch.func import (
     functional_call,
     grad,
@@ -163,7 +163,7 @@ def test_status_and_stats_gain_the_mapped_axis() -> None:
 
 def test_nan_in_one_mapped_solve_stays_there() -> None:
     def parts(x):
-        sol = eq.fixed_point(lambda z, x: (x - z).sqrt(), torch.zeros_like(x), x)
+        sol = from_zero(lambda z, x: (x - z).sqrt(), x)
         return sol.value, sol.status
 
     x = torch.tensor([[[2.0], [6.0]], [[-1.0], [2.0]]])

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 from problems import normal, relative_residual, with_norm
-from references import Counted, iterate
+from references import Counted, from_zero, iterate
 from torch.func import functional_call, grad, jacrev, vmap
 
 import equilibria as eq
@@ -57,11 +57,7 @@ def broyden(f, z, x, steps: int):
     return torch.cat(out)
 
 
-METHODS = [
-    (eq.Picard(), iterate),
-    (eq.Anderson(history=None), anderson),
-    (eq.Broyden(), broyden),
-]
+METHODS = [(eq.Picard(), iterate), (eq.Anderson(history=None), anderson), (eq.Broyden(), broyden)]
 DAMPED = eq.Picard(damping=0.7), functools.partial(iterate, damping=0.7)
 SOLVERS = [solver for solver, _ in METHODS]
 ALL = [*SOLVERS, eq.Auto(), eq.Broyden(memory=2)]
@@ -118,7 +114,7 @@ def test_a_sample_at_rest_takes_part_in_the_gradient() -> None:
     """Zero padding: an all-zero row has f(0) = 0, and yet depends on its input."""
     x = torch.cat([X[:1], Z0[:1]]).requires_grad_()
     for adjoint in (eq.Unrolled(max_evals=5), eq.Unrolled()):
-        sol = eq.fixed_point(f, torch.zeros_like(x), x, solver=eq.Picard(), adjoint=adjoint)
+        sol = from_zero(f, x, solver=eq.Picard(), adjoint=adjoint)
         (found,) = torch.autograd.grad(sol.value[1].sum(), x)
         count = int(sol.stats.evals[1])
         assert sol.status[1] == CONVERGED and count == (adjoint.max_evals or 1)
