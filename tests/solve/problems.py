@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+import equilibria as eq
+
 NEWTON: Final = "newton"
 """The answer has no closed form: it is found by a dense Newton method in float64."""
 
@@ -56,6 +58,12 @@ class Problem:
     def cast(self, dtype: torch.dtype) -> tuple[Any, tuple[Tensor, ...], tuple[Tensor, ...]]:
         """The start, the operands and the weights in a dtype."""
         return pytree.tree_map(lambda t: t.to(dtype), (self.z0, self.operands, self.weights))
+
+    def solve(self, **options: Any) -> eq.Solution:
+        """As a user would."""
+        return eq.fixed_point(
+            self.f, self.z0, *self.operands, *map(eq.shared, self.weights), **options
+        )
 
     def sample(self, i: int) -> Problem:
         """Sample i alone, as a batch of one."""
@@ -384,24 +392,16 @@ def without_answer() -> list[Problem]:
 
 def not_a_number() -> list[Problem]:
     """z = sqrt(x - z), answer (sqrt(1 + 4 x) - 1) / 2, where the root may be of a negative."""
-    x = column(2.0, -1.0, 6.0)
-    later = column(2.0, 0.5, 6.0)
-    root = lambda z, x: (x - z).sqrt()  # noqa: E731
+    samples = {"at_once": column(2.0, -1.0, 6.0), "second_evaluation": column(2.0, 0.5, 6.0)}
     return [
         Problem(
-            name="nan/at_once",
-            f=root,
+            name=f"nan/{when}",
+            f=lambda z, x: (x - z).sqrt(),
             z0=torch.zeros_like(x),
             operands=(x,),
             answer=((1 + 4 * x).sqrt() - 1) / 2,
-        ),
-        Problem(
-            name="nan/second_evaluation",
-            f=root,
-            z0=torch.zeros_like(later),
-            operands=(later,),
-            answer=((1 + 4 * later).sqrt() - 1) / 2,
-        ),
+        )
+        for when, x in samples.items()
     ]
 
 

@@ -29,11 +29,9 @@ def test_converges_wherever_another_does() -> None:
 
 
 def check_convergence(problem) -> None:
-    z0, operands, weights = problem.cast(torch.float64)
-    everything = [*operands, *map(eq.shared, weights)]
 
     def status(solver):
-        return eq.fixed_point(problem.f, z0, *everything, solver=solver).status == CONVERGED
+        return problem.solve(solver=solver).status == CONVERGED
 
     options = {"rtol": 1e-6, "max_evals": 100}
     found = status(auto(rtol=1e-6, max_evals=300))

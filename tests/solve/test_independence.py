@@ -149,13 +149,11 @@ def test_matrix_products_too(solver) -> None:
 
 
 def check_products(solver, problem: Problem) -> None:
-    weights = tuple(map(eq.shared, problem.weights))
     solver = replace(solver, rtol=1e-9, max_evals=300)
-    together = eq.fixed_point(problem.f, problem.z0, *problem.operands, *weights, solver=solver)
+    together = problem.solve(solver=solver)
     # 1 / (1 - L) stands for ||(I - J)^-1||, which is known and no larger.
     for i, norm in enumerate(problem.condition.tolist()):
-        one = problem.sample(i)
-        alone = eq.fixed_point(one.f, one.z0, *one.operands, *weights, solver=solver)
+        alone = problem.sample(i).solve(solver=solver)
         assert_as_promised(alone, 0, together, i, rtol=solver.rtol, lipschitz=1 - 1 / max(norm, 1))
 
 

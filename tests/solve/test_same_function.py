@@ -237,16 +237,18 @@ def test_an_operand_that_f_ignores_has_the_gradient_zero() -> None:
 # --- a forward solve that failed ---------------------------------------------------------------
 
 
+def stop_early(x: torch.Tensor, **options: Any) -> eq.Solution:
+    """What two evaluations lead to."""
+    options = {"solver": eq.Picard(max_evals=2, rtol=1e-9)} | options
+    f = lambda z, x: torch.tanh(0.5 * z + x)  # noqa: E731
+    return eq.fixed_point(f, torch.zeros_like(X), x, **options)
+
+
 @pytest.mark.parametrize("create_graph", [False, True])
 @pytest.mark.parametrize("adjoint", [eq.Implicit(), eq.Shine()], ids=repr)
 def test_a_failed_forward_solve_is_heard_of_once_a_backward(adjoint, create_graph) -> None:
     x = X.clone().requires_grad_()
-    sol = from_zero(
-        lambda z, x: torch.tanh(0.5 * z + x),
-        x,
-        solver=eq.Broyden(max_evals=2, rtol=1e-9),
-        adjoint=adjoint,
-    )
+    sol = stop_early(x, solver=eq.Broyden(max_evals=2, rtol=1e-9), adjoint=adjoint)
     assert (sol.status == eq.Status.MAX_EVALS).all()
     for _ in range(2):
         with pytest.warns(eq.SolveWarning) as heard:
@@ -258,9 +260,7 @@ def test_a_failed_forward_solve_is_heard_of_once_a_backward(adjoint, create_grap
 @pytest.mark.parametrize("transform", ["grad", "vmap", "jvp"])
 def test_a_failed_forward_solve_is_heard_of_inside_transforms(transform: str) -> None:
     def value(x):
-        f = lambda z, x: torch.tanh(0.5 * z + x)  # noqa: E731
-        solver = eq.Picard(max_evals=2, rtol=1e-9)
-        return eq.fixed_point(f, torch.zeros_like(X), x, solver=solver).value.sum()
+        return stop_early(x).value.sum()
 
     with pytest.warns(eq.SolveWarning, match="fixed_point: [24] of [24] samples did not converge"):
         if transform == "jvp":
@@ -276,12 +276,7 @@ def test_a_failed_forward_solve_is_heard_of_inside_transforms(transform: str) ->
 )
 def test_adjoints_of_a_fixed_number_of_steps_expect_no_solution(adjoint: Any) -> None:
     x = X.clone().requires_grad_()
-    sol = from_zero(
-        lambda z, x: torch.tanh(0.5 * z + x),
-        x,
-        solver=eq.Picard(max_evals=2, rtol=1e-9),
-        adjoint=adjoint,
-    )
+    sol = stop_early(x, adjoint=adjoint)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         sol.value.sum().backward()

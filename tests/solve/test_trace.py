@@ -43,9 +43,7 @@ def test_to_look_changes_nothing(seen, options) -> None:
 
 def test_trace_per_leaf() -> None:
     problem = BY_NAME["tree"]
-    sol = eq.fixed_point(
-        problem.f, problem.z0, *problem.operands, *map(eq.shared, problem.weights), trace=True
-    )
+    sol = problem.solve(trace=True)
     leaf_trace = sol.stats.leaf_trace
     assert leaf_trace.shape == (sol.stats.evals.max(), 3, 3)
     # The first evaluation is of z0 = 0: there the gap of every leaf is f itself.
@@ -75,14 +73,7 @@ def test_states_are_the_iterates() -> None:
 
 def test_states_of_a_tree() -> None:
     problem = BY_NAME["tree"]
-    sol = eq.fixed_point(
-        problem.f,
-        problem.z0,
-        *problem.operands,
-        *map(eq.shared, problem.weights),
-        solver=eq.Broyden(),
-        states=(1, 100),
-    )
+    sol = problem.solve(solver=eq.Broyden(), states=(1, 100))
     first = problem.f(problem.z0, *problem.operands, *problem.weights)
     torch.testing.assert_close(flat(sol.states[0]), flat(first), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(sol.states[1], sol.value)
