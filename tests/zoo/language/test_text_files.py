@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutations import FUZZ
 
 from equilibria.run.data import DataError
 from equilibria.zoo.io import vocabulary
@@ -21,13 +22,7 @@ from equilibria.zoo.language import data as text
 from equilibria.zoo.language.data import reading, user
 from equilibria.zoo.language.data.reading import Count, Piece
 
-FEW = settings(
-    max_examples=60,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+FEW = settings(FUZZ, max_examples=60)
 SPLITS = ("train", "valid", "test")
 PROSE = "".join(f"line {i} has {i % 7} and é {'ab' * (1 + i % 5)}\n" for i in range(400))
 

@@ -193,51 +193,58 @@ class TestKnownCells:
         assert count == [64 * 9 + 64 * 64 + 2 * 64 + 2, 8 * (9 + 3 * 64) + 2 * 64 + 2]
 
 
-class TestWhatDoesNotFit:
-    def test_another_number_of_channels(self):
-        with pytest.raises(ValueError, match=r"expected input \(time, batch, 3\); got \(7, 4, 2\)"):
-            layer("ERNN")(sequences()[..., :2])
-        with pytest.raises(ValueError, match=r"\(batch, time, 3\); got \(7, 4, 2\)"):
-            layer("ERNN", batch_first=True)(sequences()[..., :2])
+def packed():
+    return pack_padded_sequence(sequences(), LENGTHS, enforce_sorted=False)
 
-    def test_no_steps(self):
-        with pytest.raises(ValueError, match="at least one step"):
-            layer("ERNN")(sequences()[:0])
 
-    @pytest.mark.parametrize(
-        ("lengths", "message"),
-        [
+REFUSED = [
+    # a layer and its options, what it is called with
+    (("ERNN", {}), lambda f: f(sequences()[..., :2]), r"input \(time, batch, 3\); got \(7, 4, 2\)"),
+    (
+        ("ERNN", {"batch_first": True}),
+        lambda f: f(sequences()[..., :2]),
+        r"\(batch, time, 3\); got \(7, 4, 2\)",
+    ),
+    (("ERNN", {}), lambda f: f(sequences()[:0]), "at least one step"),
+    (("ERNN", {}), lambda f: f(packed(), lengths=LENGTHS), "its own lengths"),
+    (
+        ("ERNN", {}),
+        lambda f: f(sequences(), torch.zeros(1, 3, 4)),
+        r"a tensor of shape \(1, 4, 4\); got \(1, 3, 4\)",
+    ),
+    (("LSTM", {}), lambda f: f(sequences(), torch.zeros(1, 4, 4)), "a tuple of 2 tensors"),
+    (("ERNN", {"bidirectional": True}), lambda f: f.step(sequences()[0]), "cannot be streamed"),
+    *(
+        (("ERNN", {}), lambda f, each=each: f(sequences(), lengths=torch.tensor(each)), message)
+        for each, message in (
             ([3, 7, 0, 5], "between 1 and 7, the steps of the input; sequence 2 has 0"),
             ([3, 8, 1, 5], "sequence 1 has 8"),
             ([3, 7, 1], r"each of 4 sequences; got lengths \(3,\)"),
             ([3.0, 7.0, 1.0, 5.0], "whole number of steps"),
             ([True, True, True, True], "whole number of steps"),
+        )
+    ),
+]
+
+
+class TestWhatDoesNotFit:
+    @pytest.mark.parametrize(("made", "call", "message"), REFUSED)
+    def test_an_input_that_no_layer_takes(self, made, call, message):
+        name, options = made
+        with pytest.raises(ValueError, match=message):
+            call(layer(name, **options))
+
+    @pytest.mark.parametrize(
+        ("make", "message"),
+        [
+            (lambda: recurrent.ERNN(3, 4, step=2), "ERNN has no option 'step'; its .* activation"),
+            (lambda: recurrent.ERNN(3, 4, cell=recurrent.ERNNOptions()), "its own cell"),
+            (lambda: Recurrent(3, 4), "needs a cell"),
         ],
     )
-    def test_impossible_lengths(self, lengths, message):
-        with pytest.raises(ValueError, match=message):
-            layer("ERNN")(sequences(), lengths=torch.tensor(lengths))
-
-    def test_lengths_beside_a_packed_sequence(self):
-        packed = pack_padded_sequence(sequences(), LENGTHS, enforce_sorted=False)
-        with pytest.raises(ValueError, match="its own lengths"):
-            layer("ERNN")(packed, lengths=LENGTHS)
-
-    def test_a_state_of_another_shape(self):
-        with pytest.raises(ValueError, match=r"a tensor of shape \(1, 4, 4\); got \(1, 3, 4\)"):
-            layer("ERNN")(sequences(), torch.zeros(1, 3, 4))
-        with pytest.raises(ValueError, match="a tuple of 2 tensors"):
-            layer("LSTM")(sequences(), torch.zeros(1, 4, 4))
-
-    def test_an_unknown_option(self):
-        with pytest.raises(
-            TypeError, match="ERNN has no option 'step'; its cell's are: activation"
-        ):
-            recurrent.ERNN(3, 4, step=2)
-        with pytest.raises(TypeError, match="its own cell"):
-            recurrent.ERNN(3, 4, cell=recurrent.ERNNOptions())
-        with pytest.raises(TypeError, match="needs a cell"):
-            Recurrent(3, 4)
+    def test_an_unknown_option(self, make, message):
+        with pytest.raises(TypeError, match=message):
+            make()
 
     def test_an_option_that_would_be_ignored(self):
         with pytest.raises(TypeError, match="solves for nothing and takes no solver"):
@@ -250,10 +257,6 @@ class TestWhatDoesNotFit:
         with pytest.raises(ValueError, match="steps differ in time"):
             differing.step(sequences()[0])
         differing.step(sequences()[0], time=0)
-
-    def test_streaming_backwards(self):
-        with pytest.raises(ValueError, match="cannot be streamed"):
-            layer("ERNN", bidirectional=True).step(sequences()[0])
 
     def test_a_length_of_one_is_a_sequence(self):
         y, _ = layer("ERNN")(sequences(), lengths=torch.ones(4, dtype=torch.int64))
