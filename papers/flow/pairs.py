@@ -7,7 +7,7 @@ encoder starts the hidden state, DEQ-RAFT's cell has weight norms.
 
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study, grid
-from equilibria.run.studies.views import Lines, Pivot, Table, mean, spread
+from equilibria.run.studies.views import Lines, Pivot, Table, mean, number, spread
 from papers.flow import common
 
 
@@ -50,7 +50,7 @@ STUDY = Study(
             index={"network": "network"},
             where={"on": "generated"},
             values={
-                "seeds": lambda rows: int(rows["epe"].count()),
+                "seeds": number("epe"),
                 "parameters": lambda rows: int(rows["parameters"].iloc[0]),
                 "end-point error, px": spread("epe", 1, ".2f"),
                 "of zero flow": mean("zero"),

@@ -10,7 +10,7 @@ as near as they get.
 
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study, grid
-from equilibria.run.studies.views import Lines, Pivot, mean, spread
+from equilibria.run.studies.views import Lines, Pivot, mean, number, spread
 from papers.inexact.common import ESTIMATORS, IMAGES, SEEDS, image_training, step_times, times
 from papers.published import BAI_2022, read_published
 
@@ -53,7 +53,7 @@ STUDY = Study(
             index={"gradient": "trained by"},
             where={"gradient": list(IMAGES)},
             values={
-                "seeds": lambda rows: int(rows["accuracy"].count()),
+                "seeds": number("accuracy"),
                 "test accuracy, %": spread("accuracy", 100),
                 "test solves that converged, %": mean("converged", 100),
             },

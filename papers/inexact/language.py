@@ -7,7 +7,7 @@ timed on the trained networks, interleaved in one process.
 
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study, grid
-from equilibria.run.studies.views import Lines, Pivot, mean, spread
+from equilibria.run.studies.views import Lines, Pivot, mean, number, spread
 from papers.inexact.common import TEXT, step_times, text_training, times
 from papers.published import BAI_2022, read_published
 
@@ -46,7 +46,7 @@ STUDY = Study(
             index={"gradient": "trained by"},
             where={"gradient": list(TEXT)},
             values={
-                "seeds": lambda rows: int(rows["perplexity"].count()),
+                "seeds": number("perplexity"),
                 "test perplexity": spread("perplexity", 1, ".1f"),
                 "test solves that converged, %": mean("converged", 100),
             },

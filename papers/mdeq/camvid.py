@@ -10,8 +10,16 @@ from typing import Any
 
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Context, Point, Study, grid
-from equilibria.run.studies.views import Lines, Pivot, first, mean, median, spread
-from papers.mdeq.scenes import NAMES, SEEDS, recipe_of, training_of
+from equilibria.run.studies.views import Pivot, first, mean
+from papers.mdeq.scenes import (
+    COSTS,
+    NAMES,
+    QUALITY,
+    SEEDS,
+    chart_validation,
+    recipe_of,
+    training_of,
+)
 
 TREES = "boosted trees on colour and place"
 WORDS = {**NAMES, "trees": TREES}
@@ -43,19 +51,14 @@ STUDY = Study(
             index={"network": "network"},
             words={"network": WORDS},
             values={
-                "seeds": lambda rows: int(rows["miou"].count()),
-                "mean IoU, %": spread("miou", 100),
-                "pixel accuracy, %": mean("pixel_accuracy", 100),
+                **QUALITY,
                 "class accuracy, %": mean("class_accuracy", 100),
                 "parameters": first("parameters"),
                 "evaluations": mean("evals"),
-                "converged, %": mean("converged", 100),
-                "minutes": median("seconds", 1 / 60),
+                **COSTS,
                 "on": "conditions",
             },
         ),
-        Lines("epoch", "valid_miou", by=["network"], label=NAMES, band=True, scale=100).chart(
-            "Validation images after each epoch", "epoch", "mean IoU, %", whole_x=True
-        ),
+        chart_validation("network", NAMES),
     ],
 )

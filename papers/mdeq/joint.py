@@ -7,8 +7,8 @@ and without it that are told right, over the classes that some frames show and o
 
 from equilibria.run.studies.measures.epochs import summary
 from equilibria.run.studies.study import Point, Study, grid
-from equilibria.run.studies.views import Pivot, mean, median, spread
-from papers.mdeq.scenes import SEEDS, training_of
+from equilibria.run.studies.views import Pivot, mean, number, spread
+from papers.mdeq.scenes import COSTS, SEEDS, training_of
 
 HEADS = {
     "masks": ("masks alone", ()),
@@ -39,12 +39,11 @@ STUDY = Study(
             index={"heads": "heads"},
             words={"heads": {name: words for name, (words, _) in HEADS.items()}},
             values={
-                "seeds": lambda rows: int(rows["loss"].count()),
+                "seeds": number("loss"),
                 "mean IoU, %": spread("miou", 100),
                 "presence accuracy, %": spread("presence", 100),
                 "parameters": mean("parameters"),
-                "converged, %": mean("converged", 100),
-                "minutes": median("seconds", 1 / 60),
+                **COSTS,
             },
         ),
     ],

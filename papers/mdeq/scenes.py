@@ -8,6 +8,8 @@ from equilibria.run import recipe as recipes
 from equilibria.run.models import ModelConfig
 from equilibria.run.recipe import Recipe
 from equilibria.run.studies.training import Training
+from equilibria.run.studies.views import Chart, Lines, mean, median, number, spread
+from equilibria.run.studies.views.tables import Column
 from equilibria.zoo.vision.model import segmentation
 from equilibria.zoo.vision.model.explicit import UNetConfig
 from papers.measures import counterpart
@@ -21,6 +23,25 @@ NAMES: Mapping[str, str] = {
     "single": "single-stream DEQ",
     "unet": "U-Net",
 }
+
+
+QUALITY: Mapping[str, Column] = {
+    "seeds": number("miou"),
+    "mean IoU, %": spread("miou", 100),
+    "pixel accuracy, %": mean("pixel_accuracy", 100),
+}
+"""Columns of what a network's trainings are worth on the test images."""
+
+COSTS: Mapping[str, Column] = {
+    "converged, %": mean("converged", 100),
+    "minutes": median("seconds", 1 / 60),
+}
+
+
+def chart_validation(factor: str, words: Mapping[str, str]) -> Chart:
+    """Return the mean IoU of the validation images after each epoch, a band for each level."""
+    lines = Lines("epoch", "valid_miou", by=[factor], label=words, band=True, scale=100)
+    return lines.chart("Validation images after each epoch", "epoch", "mean IoU, %", whole_x=True)
 
 
 def recipe_of(network: str, seed: int = 0, *options: str) -> Recipe:

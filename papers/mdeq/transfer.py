@@ -10,8 +10,8 @@ from equilibria.run import recipe as recipes
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Study, grid
 from equilibria.run.studies.training import Training
-from equilibria.run.studies.views import Lines, Pivot, mean, median, spread
-from papers.mdeq.scenes import SEEDS, training_of
+from equilibria.run.studies.views import Pivot
+from papers.mdeq.scenes import COSTS, QUALITY, SEEDS, chart_validation, training_of
 
 STARTS = {"scratch": "from scratch", "pretrained": "after CIFAR-10"}
 
@@ -43,16 +43,8 @@ STUDY = Study(
             title="CamVid, test images",
             index={"start": "weights"},
             words={"start": STARTS},
-            values={
-                "seeds": lambda rows: int(rows["miou"].count()),
-                "mean IoU, %": spread("miou", 100),
-                "pixel accuracy, %": mean("pixel_accuracy", 100),
-                "converged, %": mean("converged", 100),
-                "minutes": median("seconds", 1 / 60),
-            },
+            values={**QUALITY, **COSTS},
         ),
-        Lines("epoch", "valid_miou", by=["start"], label=STARTS, band=True, scale=100).chart(
-            "Validation images after each epoch", "epoch", "mean IoU, %", whole_x=True
-        ),
+        chart_validation("start", STARTS),
     ],
 )

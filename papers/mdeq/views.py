@@ -12,10 +12,10 @@ from equilibria.run import evaluation
 from equilibria.run.models import Model
 from equilibria.run.studies.measures.epochs import solves
 from equilibria.run.studies.study import Context, Point, Study
-from equilibria.run.studies.views import Pivot, mean, spread
+from equilibria.run.studies.views import Pivot, mean
 from equilibria.zoo.vision.model.segmentation import MultiScale, Tiled
 from equilibria.zoo.vision.task.segmentation import SegmentationTask
-from papers.mdeq.scenes import SEEDS, training_of
+from papers.mdeq.scenes import QUALITY, SEEDS, training_of
 
 SCALES = (1.0, 1.25)
 """Chosen on the validation images of one network."""
@@ -66,9 +66,7 @@ STUDY = Study(
             index={"view": "view"},
             words={"view": VIEWS},
             values={
-                "seeds": lambda rows: int(rows["miou"].count()),
-                "mean IoU, %": spread("miou", 100),
-                "pixel accuracy, %": mean("pixel_accuracy", 100),
+                **QUALITY,
                 "evaluations a solve": mean("evals"),
                 "converged, %": mean("converged", 100),
             },

@@ -14,7 +14,7 @@ from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Context, Point, Scale, Study
 from equilibria.run.studies.training import Training
-from equilibria.run.studies.views import Lines, Pivot, last, mean, spread
+from equilibria.run.studies.views import Lines, Pivot, last, mean, number, spread
 from papers.neural.common import MDEQ, SEEDS, training_of
 
 NETWORKS = {"classical": None, "alternating": Alternating(every=150)}
@@ -72,7 +72,7 @@ STUDY = Study(
             title="Figure 6.6b",
             index={"training": "training solver"},
             values={
-                "seeds": lambda rows: int(rows["accuracy"].count()),
+                "seeds": number("accuracy"),
                 "test accuracy, %": spread("accuracy", 100, ".2f"),
                 "evaluations per solve, all epochs": mean("mean_forward"),
                 "training, min": mean("seconds", 1 / 60),

@@ -1,7 +1,7 @@
 """What the studies of representations share: trainings, signals, and warm starts."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,6 +17,8 @@ from equilibria.run.studies.identity import identified_as
 from equilibria.run.studies.measures.epochs import summary
 from equilibria.run.studies.study import Context, Point, Scale
 from equilibria.run.studies.training import Training
+from equilibria.run.studies.views import mean, number, spread
+from equilibria.run.studies.views.tables import Column
 from equilibria.run.trainer import Trainer
 from equilibria.run.trees import to_device
 from equilibria.solve import Picard
@@ -98,6 +100,28 @@ def points(
         )
         for filters, seed, network in kinds
     ]
+
+
+def columns(figure: str, shown: Mapping[str, Column | str]) -> dict[str, Column | str]:
+    """Return the columns of a table of trainings: their size, number and time around what is shown.
+
+    Args:
+        figure: that a training has once it is done.
+        shown: columns of its quality and its solves.
+    """
+    return {
+        "parameters": lambda rows: int(rows["parameters"].iloc[0]),
+        "seeds": number(figure),
+        **shown,
+        "training, min": mean("seconds", 1 / 60),
+    }
+
+
+PSNR: Mapping[str, Column] = {"PSNR, dB": spread("psnr", 1, ".2f")}
+SOLVES: Mapping[str, Column] = {
+    "converged, %": mean("converged", 100),
+    "evaluations": mean("evals"),
+}
 
 
 def from_paper(item: str) -> Iterable[Sequence[Any]]:

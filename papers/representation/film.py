@@ -6,7 +6,7 @@ is the mean over frames.
 """
 
 from equilibria.run.studies.study import Point, Scale, Study
-from equilibria.run.studies.views import Pivot, Table, mean, spread
+from equilibria.run.studies.views import Pivot, Table
 from papers.representation import common
 from papers.representation.common import FILTERS
 
@@ -31,14 +31,7 @@ STUDY = Study(
         Pivot(
             title="Table 8.2: a street",
             index={"filters": "filters", "network": "network"},
-            values={
-                "parameters": lambda rows: int(rows["parameters"].iloc[0]),
-                "seeds": lambda rows: int(rows["psnr"].count()),
-                "PSNR, dB": spread("psnr", 1, ".2f"),
-                "converged, %": mean("converged", 100),
-                "evaluations": mean("evals"),
-                "training, min": mean("seconds", 1 / 60),
-            },
+            values=common.columns("psnr", {**common.PSNR, **common.SOLVES}),
         ),
         Table(
             title="Table 8.2, published",

@@ -17,7 +17,7 @@ from equilibria.run.studies.measures.epochs import summary
 from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.training import Training
-from equilibria.run.studies.views import Pivot, Table, spread
+from equilibria.run.studies.views import Pivot, Table, number, spread
 from equilibria.zoo.signal.data.sets import NAMES
 from papers.published import BAI_2022, read_published
 from papers.representation.common import FILTERS, recipe
@@ -119,7 +119,7 @@ STUDY = Study(
             },
             values={
                 "parameters": lambda rows: int(rows["parameters"].iloc[0]),
-                "images": lambda rows: int(rows["psnr"].count()),
+                "images": number("psnr"),
                 "PSNR, dB": spread("psnr", 1, ".2f"),
             },
         ),

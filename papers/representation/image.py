@@ -12,8 +12,8 @@ from typing import Any
 
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study
-from equilibria.run.studies.views import Lines, Pivot, mean, spread
-from papers.representation.common import FILTERS, training
+from equilibria.run.studies.views import Lines, Pivot
+from papers.representation.common import FILTERS, PSNR, columns, training
 
 SEEDS = (0, 1, 2)
 NETWORKS = ("implicit 1L-{0}D", "explicit 4L-{1}D", "implicit 1L-{1}D", "explicit 4L-{2}D")
@@ -57,12 +57,7 @@ def point(factors: Mapping[str, Any], scale: Scale) -> Point:
     )
 
 
-VALUES = {
-    "parameters": lambda rows: int(rows["parameters"].iloc[0]),
-    "seeds": lambda rows: int(rows["psnr"].count()),
-    "PSNR, dB": spread("psnr", 1, ".2f"),
-    "training, min": mean("seconds", 1 / 60),
-}
+VALUES = columns("psnr", PSNR)
 INDEX = {"filters": "filters", "network": "network", "bound": "bound on the norms"}
 STUDY = Study(
     item="Figure 8.5",

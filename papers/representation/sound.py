@@ -6,7 +6,7 @@ need not exist; the fraction of samples that converge is given.
 """
 
 from equilibria.run.studies.study import Point, Scale, Study
-from equilibria.run.studies.views import Pivot, Table, mean, spread
+from equilibria.run.studies.views import Pivot, Table
 from papers.representation import common
 from papers.representation.common import FILTERS
 
@@ -34,14 +34,7 @@ STUDY = Study(
         Pivot(
             title="Bach, 1.5 s",
             index={"filters": "filters", "network": "network"},
-            values={
-                "parameters": lambda rows: int(rows["parameters"].iloc[0]),
-                "seeds": lambda rows: int(rows["psnr"].count()),
-                "PSNR, dB": spread("psnr", 1, ".2f"),
-                "converged, %": mean("converged", 100),
-                "evaluations": mean("evals"),
-                "training, min": mean("seconds", 1 / 60),
-            },
+            values=common.columns("psnr", {**common.PSNR, **common.SOLVES}),
         ),
         Table(
             title="Section 8.3.3, published",

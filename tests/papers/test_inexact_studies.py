@@ -20,7 +20,7 @@ from equilibria.run.studies.study import Context
 from equilibria.run.studies.training import Store
 from equilibria.run.trainer import Trainer
 from equilibria.solve import Implicit, NeumannPhantom, Phantom, estimate
-from papers.inexact import common, cost, images, language, random_layers, steps
+from papers.inexact import common, cost, images, language, steps, synthetic
 from papers.jacobian import images as jacobian_images
 
 SIZES = {"epochs": 2, "epoch_steps": 2, "batch_size": 4, "eval_batch_size": 500, "probes": 4}
@@ -157,14 +157,14 @@ def test_cosines_are_those_of_the_gradients(tmp_path):
 @pytest.fixture
 def small(monkeypatch):
     for name, value in SYNTHETIC.items():
-        monkeypatch.setattr(random_layers, name, value)
+        monkeypatch.setattr(synthetic, name, value)
 
 
 def test_cosines_rise_with_the_steps_and_both_phantoms_agree(small):
     layers = ("spectral norm .9, inputs 1", "spectral radius .9, inputs .1")
     free = {}
     for layer in layers:
-        rows = pd.DataFrame(random_layers.cosines(context({"layer": layer, "seed": 0})))
+        rows = pd.DataFrame(synthetic.cosines(context({"layer": layer, "seed": 0})))
         assert float(rows["bptt"].max()) > 0.9999 and float(rows["difference"].max()) < 1e-6
         assert rows["estimator"].tolist().count("SHINE") == 2
         for damping in (1.0, 0.5):
@@ -175,7 +175,7 @@ def test_cosines_rise_with_the_steps_and_both_phantoms_agree(small):
 
 
 def test_the_theorem_holds_up_to_the_smallest_singular_value(small):
-    found = [random_layers.theorem(context({"bound": bound})) for bound in random_layers.BOUNDS]
+    found = [synthetic.theorem(context({"bound": bound})) for bound in synthetic.BOUNDS]
     published, sharp, beyond = found
     assert published["counter_examples"] == sharp["counter_examples"] == 0
     assert 0 < sharp["smallest"] < 0.01 < published["smallest"]
@@ -188,8 +188,8 @@ def test_the_condition_is_measured_on_layers(tmp_path):
     torch.manual_seed(0)
     model = task.model(recipe.model, **recipe.layer())
     run = SimpleNamespace(load=lambda: SimpleNamespace(model=model), task=task)
-    rows = list(random_layers.check_condition(context({}, runs={"run": run})))
-    assert [row["estimator"] for row in rows] == list(random_layers.NEUMANN)
+    rows = list(synthetic.check_condition(context({}, runs={"run": run})))
+    assert [row["estimator"] for row in rows] == list(synthetic.NEUMANN)
     for row in rows:
         assert 0 <= row["met"] <= row["sharp"] <= row["safe"] <= 1
         assert row["error"] > 0 and row["kappa"] >= 1

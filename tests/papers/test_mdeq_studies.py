@@ -17,7 +17,7 @@ from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import grid
 from equilibria.run.studies.training import Store
 from equilibria.zoo.vision.task.classification import ImageClassification
-from papers.mdeq import common, convergence, memory, receptive, residuals, tables, thesis_tables
+from papers.mdeq import common, convergence, memory, receptive, residuals, tables
 
 RECIPE = {
     "task": {"name": "image_classification", "data": "digits", "samples": 20, "valid": 20},
@@ -54,7 +54,6 @@ def run(tmp_path_factory):
         images = {"cifar10": "digits"}
         for module, sizes in (
             (tables, {"SEEDS": (0,), "IMAGES": images}),
-            (thesis_tables, {"IMAGES": images}),
             (convergence, {"SAMPLES": 4, "BATCHES": 2, "BATCH": 2, "SIZES": (8, 16)}),
             (receptive, {"EVALS": {1: 3, 2: 2}, "STRENGTH": (1, 2), "ACROSS": 2}),
             (memory, {"DEPTHS": (2, 4)}),
@@ -95,7 +94,7 @@ def test_networks_of_one_size_are_trained_alike(run):
 def test_the_table_has_all_networks_beside_the_thesis(run):
     data = run("mdeq/tables")
     assert data.points["done"].all() and len(data.points) == 5
-    rows = cells(thesis_tables.ACCURACY, data)
+    rows = cells(tables.ACCURACY, data)
     assert [row["network"] for row in rows if row["whose"] == "thesis"][:2] == [
         "Neural ODE",
         "augmented Neural ODE",
@@ -105,7 +104,7 @@ def test_the_table_has_all_networks_beside_the_thesis(run):
     assert {row["images"] for row in mine} == {data.points["source"].iloc[0]}
     assert all(row["minutes"] > 0 and row["seeds"] == "1 of 1" for row in mine)
     assert all(row["memory of a step, MiB"] > 0 for row in mine)
-    order = cells(thesis_tables.ORDER, data)
+    order = cells(tables.ORDER, data)
     assert order[0]["order"].startswith("MDEQ-small > single-stream DEQ > ResNet-18")
     assert len(order[1]["order"].split(" > ")) == 5
 
@@ -171,7 +170,7 @@ def test_memory_at_equilibrium_does_not_grow_as_unrolled(run):
 
 
 def test_deviations_and_trainings_that_diverged(monkeypatch):
-    monkeypatch.setattr(thesis_tables, "IMAGES", {"mnist": "MNIST"})
+    monkeypatch.setattr(tables, "IMAGES", {"mnist": "MNIST"})
     factors = grid(data=["mnist"], network=common.NAMES, seed=range(3))
     ran_away = {"diverged": "the loss is nan"}
     ends = {"mdeq": [{"accuracy": 0.5}, {"accuracy": 0.6}, ran_away], "resnet": [ran_away] * 2}
@@ -180,7 +179,7 @@ def test_deviations_and_trainings_that_diverged(monkeypatch):
         for name, endings in ends.items()
         for seed, ended in enumerate(endings)
     ]
-    found = cells(thesis_tables.ACCURACY, Data.of(pd.DataFrame(rows), factors))
+    found = cells(tables.ACCURACY, Data.of(pd.DataFrame(rows), factors))
     said = {row["network"]: row for row in found if row["images"] == "MNIST"}
     assert said["MDEQ"]["test accuracy, %"] == "55.0 ± 7.1"
     assert said["MDEQ"]["seeds"] == "2 of 3"
@@ -189,7 +188,7 @@ def test_deviations_and_trainings_that_diverged(monkeypatch):
 
 
 def test_sizes_stand_beside_the_published_ones():
-    rows = {row["recipe"]: row for row in cells(thesis_tables.RELEASED, None)}
+    rows = {row["recipe"]: row for row in cells(tables.RELEASED, None)}
     assert rows["mdeq-imagenet-xl-paper"]["published"] == "81M"
     assert rows["mdeq-imagenet-xl-paper"]["ours"] == "90.46M"
     assert rows["mdeq-cifar10-tiny-paper"]["ours"] == "0.16M"

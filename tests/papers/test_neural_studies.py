@@ -12,7 +12,7 @@ from equilibria.run.studies import pages, runner
 from equilibria.run.studies.measures import timing
 from equilibria.run.studies.training import Store, Training
 from equilibria.solve import Anderson
-from papers.neural import ablated, ablations, alternating, common, solvers
+from papers.neural import ablations, alternating, common, solvers
 
 DIGITS: dict[str, Any] = {
     "task": {"name": "image_classification", "data": "digits"},
@@ -55,7 +55,7 @@ def run(monkeypatch, tmp_path, unsaved):
     monkeypatch.setattr(common, "LIMITS", (1, 3, 18))
     monkeypatch.setattr(common, "SAMPLES", {"images": 32, "text": 4})
     monkeypatch.setattr(common, "BATCHES", 4)
-    monkeypatch.setattr(ablated, "STEPS", 2)
+    monkeypatch.setattr(ablations, "STEPS", 2)
 
     def quick(**fields: Any) -> Distillation:
         # A transformer of a few steps stalls before it reaches the default's tolerance.
@@ -117,13 +117,13 @@ SOME = {"Anderson", "ours", "no start", "the papers'"}
     "variants",
     [
         pytest.param(SOME, id="some"),
-        pytest.param({"Anderson", *ablated.VARIANTS}, id="all", marks=pytest.mark.slow),
+        pytest.param({"Anderson", *ablations.VARIANTS}, id="all", marks=pytest.mark.slow),
     ],
 )
 def test_each_part_can_be_left_out(variants, run, monkeypatch) -> None:
     for name, few in (("ours, batches of 2", 8), ("ours, batches of 8", 4)):
-        fields = {**ablated.VARIANTS[name], "batches": few}
-        monkeypatch.setitem(ablated.VARIANTS, name, fields)
+        fields = {**ablations.VARIANTS[name], "batches": few}
+        monkeypatch.setitem(ablations.VARIANTS, name, fields)
 
     def keep(point) -> bool:
         return point.factors["seed"] == 0 and point.factors["variant"] in variants

@@ -51,11 +51,11 @@ def identified_as(name: str) -> Callable[[F], F]:
         name: that it had when rows were measured.
     """
 
-    def named(function: F) -> F:
+    def mark(function: F) -> F:
         setattr(function, _FORMER, name)
         return function
 
-    return named
+    return mark
 
 
 def decides(recipe: Recipe) -> dict[str, Any]:

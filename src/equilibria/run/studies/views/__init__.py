@@ -1,5 +1,7 @@
 """Views of a study's rows: tables and charts, described by which columns they show."""
 
+# ruff: noqa: F401 - what studies import, in one place
+
 from equilibria.run.studies.views.charts import Bars, Chart, Lines, curve
 from equilibria.run.studies.views.tables import (
     DIVERGED,
@@ -17,6 +19,7 @@ from equilibria.run.studies.views.tables import (
     mean,
     mean_and_deviation,
     median,
+    number,
     of,
     ratio,
     smallest,
@@ -24,31 +27,3 @@ from equilibria.run.studies.views.tables import (
     text,
     time_ratio,
 )
-
-__all__ = [
-    "DIVERGED",
-    "NOT_RUN",
-    "Bars",
-    "Cell",
-    "Chart",
-    "Derived",
-    "Grid",
-    "Lines",
-    "Pivot",
-    "Table",
-    "View",
-    "count",
-    "curve",
-    "first",
-    "largest",
-    "last",
-    "mean",
-    "mean_and_deviation",
-    "median",
-    "of",
-    "ratio",
-    "smallest",
-    "spread",
-    "text",
-    "time_ratio",
-]

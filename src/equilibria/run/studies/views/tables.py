@@ -135,6 +135,11 @@ def count(column: str) -> Column:
     return lambda rows: f"{len(_list_known(rows, column))} of {len(rows)}"
 
 
+def number(column: str) -> Column:
+    """How many of the group's rows have the figure: `2`."""
+    return lambda rows: int(rows[column].count())
+
+
 def of(column: str, scale: float = 1, spec: str | None = None, **where: Any) -> Column:
     """The figure of one point of the group, or why there is none: not run, or diverged.
 
