@@ -25,10 +25,11 @@ import torch
 from torch import Tensor, nn
 
 import equilibria as eq
+from papers.bench import choices
 from papers.bench.cells import Case, State, large, small
+from papers.bench.choices import MOST
 
 TOLERANCES = (1e-2, 1e-3, 1e-4)
-MOST = 200
 FORWARD = (eq.Picard(), eq.Anderson(), eq.Broyden())
 BACKWARD = (eq.GMRES(), eq.Anderson(), eq.Broyden(), eq.Neumann())
 
@@ -59,10 +60,7 @@ def solve(case: Case, solver: eq.Solver, *, gradient: bool) -> State:
 
 def evaluations(case: Case, solver: Any, rtol: float) -> float:
     """Of a solve, the mean over samples; infinite where one has not converged."""
-    solver = replace(solver, rtol=rtol, max_evals=MOST)
-    with torch.no_grad():
-        sol = eq.fixed_point(case.cell, case.z0, case.x, solver=solver, coupled=case.coupled)
-    return mean_evals(sol)
+    return mean_evals(choices.solve(case, solver, rtol))
 
 
 def mean_evals(sol: Any) -> float:

@@ -29,8 +29,8 @@ def cases() -> dict[str, Case]:
     return small() | large()
 
 
-def solve(case: Case, solver: Solver) -> Solution:
-    limited = replace(solver, rtol=RTOL, max_evals=MOST)
+def solve(case: Case, solver: Solver, rtol: float = RTOL) -> Solution:
+    limited = replace(solver, rtol=rtol, max_evals=MOST)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return fixed_point(case.cell, case.z0, case.x, solver=limited, coupled=case.coupled)

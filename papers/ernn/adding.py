@@ -5,11 +5,10 @@ steps. Answering 1 has an error of 0.167. ERNN's step size begins at 0.01, and a
 400; the others have the same settings at both lengths.
 """
 
-from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.results import Frame
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import NOT_RUN, Cell, Lines, Pivot, mean, spread
-from papers.ernn.common import SEEDS, training
+from papers.ernn.common import SEEDS, point
 
 LENGTHS, SOLVED = (200, 400), 0.01
 STEP_SIZES = {200: "0.01", 400: "0.003"}
@@ -29,17 +28,13 @@ def step_size(length: int) -> tuple[str, str]:
 
 def points(scale: Scale) -> list[Point]:
     return [
-        Point(
-            {"length": length, "network": network, "seed": seed},
-            [summary, epochs],
-            {
-                "run": training(
-                    "adding",
-                    ("--task.length", str(length), *(options or step_size(length))),
-                    seed,
-                    length / 200 * (10 if network == "LSTM" else 4),
-                )
-            },
+        point(
+            "adding",
+            ("--task.length", str(length), *(options or step_size(length))),
+            length / 200 * (10 if network == "LSTM" else 4),
+            length=length,
+            network=network,
+            seed=seed,
         )
         for length in LENGTHS
         for network, options in NETWORKS.items()

@@ -11,7 +11,8 @@ from equilibria.run import recipe as recipes
 from equilibria.run.bench.count import interleave
 from equilibria.run.memory import peak_bytes
 from equilibria.run.studies.identity import identified_as
-from equilibria.run.studies.study import Context
+from equilibria.run.studies.measures.epochs import epochs, summary
+from equilibria.run.studies.study import Context, Factor, Measure, Point
 from equilibria.run.studies.training import Training
 from equilibria.solve import Implicit, Neumann, Picard
 from equilibria.zoo.recurrent import model as recurrent
@@ -56,9 +57,24 @@ HAR = {**BASELINES, **ERNN}
 """Options of the recipe har2 for each network of Table 3."""
 
 
-def training(recipe: str, options: Sequence[str], seed: int, minutes: float) -> Training:
-    """Return a training of a recipe with options."""
-    return Training(recipes.load(recipe, [*options, "--seed", str(seed)]), minutes)
+def point(
+    recipe: str,
+    options: Sequence[str],
+    minutes: float,
+    measures: Sequence[Measure] = (summary, epochs),
+    **factors: Factor,
+) -> Point:
+    """Return the point of a training.
+
+    Args:
+        recipe: its name.
+        options: of the recipe; the seed is the factor's.
+        minutes: estimated duration.
+        measures: of the trained network.
+        factors: coordinates of the point, `seed` among them.
+    """
+    loaded = recipes.load(recipe, [*options, "--seed", str(factors["seed"])])
+    return Point(factors, measures, {"run": Training(loaded, minutes)})
 
 
 # --- Layers that are measured untrained, and what a training step of one takes --------------------

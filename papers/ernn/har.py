@@ -15,7 +15,7 @@ from typing import Any
 from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import Lines, Pivot, first, mean, spread
-from papers.ernn.common import HAR, SEEDS, cost, eigenvalues, training
+from papers.ernn.common import HAR, SEEDS, cost, eigenvalues, point
 from papers.published import KAG_2019, read_published
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh")
@@ -33,15 +33,17 @@ def points(scale: Scale) -> list[Point]:
     kinds += [(name, "relu", seed) for name in ernns for seed in SEEDS]
     kinds += [(name, phi, 0) for name in ernns for phi in ("sigmoid", "tanh")]
     return [
-        Point(
-            {"network": network, "activation": activation or "recipe", "seed": seed},
+        point(
+            "har2",
+            options(network, activation),
+            1.5,
             [
-                summary,
-                cost,
-                epochs,
+                *(summary, cost, epochs),
                 *([eigenvalues] if network.startswith("ERNN") and seed == 0 else []),
             ],
-            {"run": training("har2", options(network, activation), seed, 1.5)},
+            network=network,
+            activation=activation or "recipe",
+            seed=seed,
         )
         for network, activation, seed in kinds
     ]

@@ -3,10 +3,9 @@
 5,000 images to learn from, against 60,000 in the paper, and 10,000 to test on.
 """
 
-from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import Lines, Pivot, first, mean, spread
-from papers.ernn.common import SEEDS, training
+from papers.ernn.common import SEEDS, point
 from papers.published import KAG_2019, read_published
 
 NETWORKS = {
@@ -18,11 +17,7 @@ NETWORKS = {
 
 def points(scale: Scale) -> list[Point]:
     return [
-        Point(
-            {"network": network, "seed": seed},
-            [summary, epochs],
-            {"run": training("noisy-mnist", options, seed, 15 if network == "LSTM" else 5)},
-        )
+        point("noisy-mnist", options, 15 if network == "LSTM" else 5, network=network, seed=seed)
         for network, options in NETWORKS.items()
         for seed in SEEDS
     ]

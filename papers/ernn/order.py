@@ -7,10 +7,9 @@ two halves differ by one even step. From 0 the Euler steps begin with eta = 0.3 
 on U, from h_(k-1) with 0.1 and none.
 """
 
-from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import Lines, Pivot, mean, spread
-from papers.ernn.common import SEEDS, training
+from papers.ernn.common import SEEDS, point
 
 ZERO = ("--model.cell.start", "zero", "--model.cell.step_size", "0.3", "--model.cell.bound", "0.9")
 SOLVED = ("--model.cell.name", "ImplicitERNN", "--solver.name", "Picard", "--solver.rtol", "1e-3")
@@ -28,11 +27,7 @@ NETWORKS = {
 
 def points(scale: Scale) -> list[Point]:
     return [
-        Point(
-            {"network": network, "seed": seed},
-            [summary, epochs],
-            {"run": training("order", options, seed, 0.5)},
-        )
+        point("order", options, 0.5, network=network, seed=seed)
         for network, options in NETWORKS.items()
         for seed in SEEDS
     ]

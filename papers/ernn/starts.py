@@ -6,12 +6,11 @@ from 0 at 0.5, where the state would otherwise be forgotten at once.
 
 from collections.abc import Sequence
 
-from equilibria.run.studies.measures.epochs import epochs, summary
 from equilibria.run.studies.results import Frame
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import Cell, Pivot
 from equilibria.run.studies.views.tables import Column, mean_and_deviation
-from papers.ernn.common import SEEDS, training
+from papers.ernn.common import SEEDS, point
 
 KINDS = {
     ("previous", 1, "tanh"): "0.01",
@@ -34,10 +33,14 @@ def options(start: str, steps: int, activation: str, size: str) -> Sequence[str]
 
 def points(scale: Scale) -> list[Point]:
     return [
-        Point(
-            {"start": start, "K": steps, "activation": activation, "seed": seed},
-            [summary, epochs],
-            {"run": training("har2", options(start, steps, activation, size), seed, 1.0)},
+        point(
+            "har2",
+            options(start, steps, activation, size),
+            1.0,
+            start=start,
+            K=steps,
+            activation=activation,
+            seed=seed,
         )
         for (start, steps, activation), size in KINDS.items()
         for seed in (SEEDS if (start, steps) == ("previous", 1) else SEEDS[:1])

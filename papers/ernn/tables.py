@@ -8,7 +8,7 @@ from typing import Any
 from equilibria.run.studies.measures.epochs import summary
 from equilibria.run.studies.study import Point, Scale, Study
 from equilibria.run.studies.views import Pivot, spread
-from papers.ernn.common import SEEDS, training
+from papers.ernn.common import SEEDS, point
 from papers.published import KAG_2019, read_published
 
 RECIPES = {
@@ -30,11 +30,7 @@ def points(scale: Scale) -> list[Point]:
     kinds = [(data, name, k) for data, (name, steps) in RECIPES.items() for k in steps]
     kinds.append((PTB, "lm-ptb-ernn", 1))
     return [
-        Point(
-            {"data": data, "K": k, "seed": seed},
-            [summary],
-            {"run": training(name, ("--model.cell.steps", str(k)), seed, 120)},
-        )
+        point(name, ("--model.cell.steps", str(k)), 120, [summary], data=data, K=k, seed=seed)
         for data, name, k in kinds
         for seed in (SEEDS if scale == "gpu" else SEEDS[:1])
     ]

@@ -10,14 +10,14 @@ from equilibria.run.studies.training import parameters
 from equilibria.zoo.recurrent import model
 from equilibria.zoo.recurrent.model import ERNN, FastGRNNOptions, ImplicitERNN
 from papers.ernn import adding, har, noisy, order, phase, rate, speed, tables
-from papers.ernn.common import HAR, SOLVED, peak, training
+from papers.ernn.common import HAR, SOLVED, peak, point
 from papers.published import KAG_2019, read_published
 
 CONTEXT = types.SimpleNamespace(device="cpu")
 
 
 def recipe_of(network: str) -> Recipe:
-    return training("har2", HAR[network], 0, 1).recipe
+    return point("har2", HAR[network], 1, seed=0).runs["run"].recipe
 
 
 def count(network: str) -> int:
