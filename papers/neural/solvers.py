@@ -214,7 +214,7 @@ STUDY = Study(
             "residual",
             by=["solver"],
             where={"subject": "MDEQ"},
-            label=lambda name: WORDS.get(name, name),
+            label=WORDS,
         ).chart(
             "Figure 6.6a: MDEQ, relative residual", "evaluations", "relative residual", log_y=True
         ),
@@ -223,7 +223,7 @@ STUDY = Study(
             "lost",
             by=["solver"],
             where={"subject": "MDEQ", "limit": [n for n in common.LIMITS if n > 2]},
-            label=lambda name: WORDS.get(name, name),
+            label=WORDS,
         ).chart("Figure 6.5b: MDEQ, accuracy lost", "evaluations", "points", whole_x=True),
         Table(
             title="Figure 6.5d: size and training time",

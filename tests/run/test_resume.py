@@ -354,7 +354,7 @@ def pipe(about, path):
 @pytest.mark.parametrize(
     "change",
     [trap, outside, pipe, {"step": "x"}, {"metrics": 5}, {"parts": ["optimiser.pt"]}],
-    ids=str,
+    ids=["trap", "outside", "pipe", "step", "metrics", "parts"],
 )
 def test_a_checkpoint_that_was_signed_again_is_damaged_too(make, quiet, whole, capsys, change):
     trainer, folder = make("whole", *EVERY, new=False)
