@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-from equilibria.run.studies.measures.methods import WORDS, methods
+from equilibria.run.studies.measures.timing import WORDS, methods
 from equilibria.run.studies.study import Point, Study
 from equilibria.run.studies.views import Lines, Pivot, of
 from papers.deq.common import language

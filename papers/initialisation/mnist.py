@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from equilibria.run.initialization import Initialization
-from equilibria.run.studies.measures.methods import WORDS
+from equilibria.run.studies.measures.timing import WORDS
 from equilibria.run.studies.study import Point, Scale, Study, grid
 from equilibria.run.studies.views import Chart, Derived, Pivot, first, largest, mean, median
 from equilibria.solve import Anderson, Broyden, Implicit, Neumann, Picard

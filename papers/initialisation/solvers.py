@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
-from equilibria.run.studies.measures.methods import WORDS, methods
+from equilibria.run.studies.measures.timing import WORDS, methods
 from equilibria.run.studies.results import Frame
 from equilibria.run.studies.study import Point, Scale, Study, grid
 from equilibria.run.studies.views import Chart, Lines, Pivot, curve, first, mean, median, ratio

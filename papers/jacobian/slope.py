@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 from equilibria.run.report.panel import Series
-from equilibria.run.studies.measures.methods import WORDS, methods
+from equilibria.run.studies.measures.timing import WORDS, methods
 from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import Point, Study, grid
 from equilibria.run.studies.views import Bars, Chart, Lines, Pivot, first

@@ -12,7 +12,7 @@ import torch
 from equilibria.nn.init import fill
 from equilibria.nn.init.normal import disk
 from equilibria.run.studies import catalog, pages, runner
-from equilibria.run.studies.measures.methods import WORDS, methods
+from equilibria.run.studies.measures.timing import WORDS, methods
 from equilibria.run.studies.study import Point
 from equilibria.run.studies.views import NOT_RUN
 from equilibria.theory import critical_V, length_variance, second_moment

@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from equilibria.run.cli import extras
+from equilibria.run.cli import errors
 from equilibria.run.cli.main import commands, main
 from equilibria.run.registry import find
 
@@ -29,10 +29,10 @@ def python(*words, path=None):
 
 @pytest.mark.parametrize("command", commands())
 def test_a_command_without_its_extra_names_it_in_one_line(command, capsys, monkeypatch):
-    real = extras.metadata.distributions
+    real = errors.metadata.distributions
     absent = {"accelerate", "scikit-learn", "pandas"}
     monkeypatch.setattr(
-        extras.metadata, "distributions", lambda name: () if name in absent else real(name=name)
+        errors.metadata, "distributions", lambda name: () if name in absent else real(name=name)
     )
     for module in ("equilibria.run.config", commands()[command][1]):
         monkeypatch.setitem(sys.modules, module, None)  # as where one of its packages is not there
@@ -82,9 +82,9 @@ def test_a_file_of_ones_own_registers_what_a_recipe_names(tmp_path, capsys, fail
 
 
 def test_outside_a_checkout_both_ways_to_install_are_named(monkeypatch, tmp_path):
-    monkeypatch.setattr(extras, "find_missing", lambda extra: ["rich"])
-    monkeypatch.setattr(extras, "__file__", str(tmp_path / "a" / "b" / "c" / "d" / "extras.py"))
-    advice = extras.advice("bench")
+    monkeypatch.setattr(errors, "find_missing", lambda extra: ["rich"])
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "a" / "b" / "c" / "d" / "errors.py"))
+    advice = errors.advise_install("bench")
     assert advice.endswith("pip install 'equilibria[bench]', or in a clone pip install '.[bench]'")
 
 

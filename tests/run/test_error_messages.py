@@ -97,7 +97,7 @@ def test_an_error_in_a_file_of_ones_own_is_named_with_its_line(ends, tmp_path, m
 
 
 def test_a_package_that_is_missing_is_named(ends, monkeypatch):
-    monkeypatch.setattr("equilibria.run.cli.extras.find_missing", lambda extra: [])
+    monkeypatch.setattr("equilibria.run.cli.errors.find_missing", lambda extra: [])
     code, said = ends(ModuleNotFoundError("No module named 'sharing'", name="sharing.more"))
     assert code == 1 and said.endswith("the package 'sharing' is not installed\n")
 

@@ -130,7 +130,7 @@ def test_a_full_disk_leaves_nothing(runs, tmp_path, fails, monkeypatch):
 
 def test_what_onnx_lacks_is_named_before_anything_is_read(fails, monkeypatch, runs):
     monkeypatch.setattr(command, "list_absent", lambda: ["onnxruntime"])
-    monkeypatch.setattr("equilibria.run.cli.extras.find_missing", lambda extra: ["onnxruntime"])
+    monkeypatch.setattr("equilibria.run.cli.errors.find_missing", lambda extra: ["onnxruntime"])
     message = fails("export", runs / "dense")
     assert "equilibria export needs packages that are not installed (onnxruntime)" in message
     assert "[export]" in message and "--format pt2 needs none of them" in message

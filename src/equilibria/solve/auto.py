@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.anderson import Anderson, AndersonStepper
-from equilibria.solve.fronts import front_arrives
+from equilibria.solve.judge import front_arrives
 from equilibria.solve.layout import Groups, Layout
 from equilibria.solve.linear import LinearSolver, linear_field
 from equilibria.solve.newton import PER_STEP, NewtonKrylov, NewtonStepper

@@ -7,6 +7,7 @@ import re
 import sys
 import sysconfig
 import traceback
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -95,9 +96,7 @@ def _own_line(error: BaseException) -> str:
 
 def _explain_missing(command: str, error: ModuleNotFoundError) -> str:
     """Which package is not installed; "" for a module of equilibria itself."""
-    from equilibria.run.cli import extras
-
-    if advice := extras.advice(command):
+    if advice := advise_install(command):
         return advice
     package = (error.name or "equilibria").partition(".")[0]
     if package == "equilibria":
@@ -116,3 +115,38 @@ def _unreachable(text: str) -> bool:
 
 def _several() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+# --- extras ---------------------------------------------------------------------------------------
+
+OF_COMMANDS = {
+    "reproduce": "reproduce",
+    "bench": "bench",
+    "export": "export",
+    "completion": "completion",
+}
+"""The extra that a command needs; the others need `cli`, which these contain."""
+
+
+def find_missing(extra: str) -> list[str]:
+    """Return the packages of an extra of equilibria that are not installed."""
+    required = (r for own in metadata.distributions(name="equilibria") for r in own.requires or ())
+    names = (re.split(r"[^\w.-]", r)[0] for r in required if re.search(rf"== *.{extra}\b", r))
+    return [name for name in names if not any(metadata.distributions(name=name))]
+
+
+def advise_install(command: str) -> str:
+    """Return in one line what `command` lacks and how to install it; "" if nothing is missing."""
+    extra = OF_COMMANDS.get(command, "cli")
+    needs = f"equilibria {command}" if command in OF_COMMANDS else "the command line"
+    absent = ", ".join(find_missing(extra))
+    line = f"{needs} needs packages that are not installed ({absent}): {_install(extra)}"
+    return line if absent else ""
+
+
+def _install(extra: str) -> str:
+    """How to install an extra: of the checkout that this file is in, or of the package."""
+    checkout = Path(__file__).parents[4]
+    if (checkout / "pyproject.toml").is_file():
+        return f"pip install -e '{checkout}[{extra}]'"
+    return f"pip install 'equilibria[{extra}]', or in a clone pip install '.[{extra}]'"

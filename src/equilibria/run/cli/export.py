@@ -21,7 +21,7 @@ from typing import Any
 
 from equilibria import files
 from equilibria.run import run
-from equilibria.run.cli import extras
+from equilibria.run.cli import errors
 from equilibria.run.cli.output import Output, figures_table
 from equilibria.run.cli.parser import Parser, UserError, check_least
 from equilibria.run.export import Exported, ExportError, Judgment, export, find_evals, judge
@@ -155,7 +155,7 @@ def _format(given: Format | None, out: Path | None) -> Format:
     if suffix in known and known[suffix] != format:
         raise UserError(f"--format is {format}, and --out {out} ends in .{suffix}: change one")
     if format == "onnx" and (absent := list_absent()):
-        advice = extras.advice("export") or f"ONNX needs packages: {', '.join(absent)}"
+        advice = errors.advise_install("export") or f"ONNX needs packages: {', '.join(absent)}"
         raise UserError(f"{advice}; --format pt2 needs none of them")
     return format
 

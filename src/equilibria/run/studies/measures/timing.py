@@ -1,10 +1,12 @@
-"""Steps and readings of several trainings, timed interleaved in one process."""
+"""The solvers that studies compare; steps and readings of trainings, timed interleaved in one
+process."""
 
 from __future__ import annotations
 
 import itertools
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +17,24 @@ from equilibria.nn.using import in_eval_mode
 from equilibria.run.bench.count import interleave
 from equilibria.run.trainer import Trainer
 from equilibria.run.trees import to_device
-from equilibria.solve import Solver, SolveWarning
+from equilibria.solve import Anderson, Broyden, NewtonKrylov, Picard, Solver, SolveWarning
+
+WORDS: Mapping[str, str] = {
+    "plain": "plain iteration",
+    "anderson": "alternating Anderson (period 3)",
+    "broyden": "Broyden",
+    "newton": "Newton-Krylov",
+}
+
+
+def methods(rtol: float, max_evals: int) -> Mapping[str, Solver]:
+    """Return the solvers of `WORDS` at one tolerance and one limit of evaluations."""
+    kinds = (Picard(), Anderson(period=3), Broyden(), NewtonKrylov())
+    return {
+        name: replace(kind, rtol=rtol, max_evals=max_evals)
+        for name, kind in zip(WORDS, kinds, strict=True)
+    }
+
 
 ROUNDS, WARM_UP = 15, 2
 """Times that each call is timed, and called before."""
