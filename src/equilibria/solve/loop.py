@@ -89,8 +89,7 @@ def iterate(
     at_once = bool(states) or keeps_inverse or _looks_at_once(monitor, z)
     observe = monitor.observe if at_once else Deferred(monitor).observe
     while True:
-        image = evaluate(z) if f is None else f
-        f = None
+        image, f = evaluate(z) if f is None else f, None
         residual = stepper.residual(image, z)
         size = length([row.detach() for row in residual] if tracked else residual)
         point = Point(z, image, residual, size)

@@ -61,30 +61,7 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_data_dir()
     parser.add_device()
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="continue the run in the run folder, from its newest intact checkpoint",
-    )
-    parser.add_argument(
-        "--auto-resume",
-        action="store_true",
-        help="continue the run if there is one in the run folder, else begin it: for a command "
-        "that torchrun or a scheduler starts again",
-    )
-    parser.add_argument(
-        "--extend",
-        type=int,
-        metavar="EPOCHS",
-        help="train a run for so many epochs more; the learning rate's schedule starts again",
-    )
-    parser.add_argument(
-        "--seeds",
-        type=int,
-        nargs="+",
-        metavar="SEED",
-        help="train a run for each seed, one after the other, and print the mean of their figures",
-    )
+    _add_modes(parser)
     own, overrides = parser.separate(argv)
     plain = [word for word in own if word not in ("-h", "--help")]
     if len(plain) < len(own):
@@ -124,6 +101,34 @@ def main(argv: Sequence[str]) -> int:
         path = asked.folder.path
         console.finish(f"The run is in {path}. Next: equilibria report {path}", path)
     return DONE
+
+
+def _add_modes(parser: Parser) -> None:
+    """Add the options that go on with a run, or begin several."""
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue the run in the run folder, from its newest intact checkpoint",
+    )
+    parser.add_argument(
+        "--auto-resume",
+        action="store_true",
+        help="continue the run if there is one in the run folder, else begin it: for a command "
+        "that torchrun or a scheduler starts again",
+    )
+    parser.add_argument(
+        "--extend",
+        type=int,
+        metavar="EPOCHS",
+        help="train a run for so many epochs more; the learning rate's schedule starts again",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        nargs="+",
+        metavar="SEED",
+        help="train a run for each seed, one after the other, and print the mean of their figures",
+    )
 
 
 def _check_seeds(given: Sequence[int], arguments: Any, overrides: Sequence[str]) -> None:

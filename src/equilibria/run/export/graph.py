@@ -170,11 +170,7 @@ def loop(
         helper.make_node(
             "Scan",
             [*starts, "x"],
-            [
-                *["steps" for _ in range(lengths)],
-                "logits",
-                *[f"end_{i}" for i in range(len(after))],
-            ],
+            [*["steps"] * lengths, "logits", *(f"end_{i}" for i in range(len(after)))],
             body=body,
             num_scan_inputs=1,
             scan_input_axes=[1],

@@ -178,11 +178,9 @@ def execute(
             with FileLock(store.folder / f".{identity}.lock", timeout=0):
                 if _identities(points, path)[number - 1] == identity:
                     continue  # another process has measured it since
-                what = point.description or label
-                console.print(
-                    f"[{number}/{len(points)}] {what} (about {_minutes(point, store):.2g} minutes)",
-                    markup=False, highlight=False, soft_wrap=True,
-                )  # fmt: skip
+                what = f"[{number}/{len(points)}] {point.description or label}"
+                about = f"{what} (about {_minutes(point, store):.2g} minutes)"
+                console.print(about, markup=False, highlight=False, soft_wrap=True)
                 origin, start = Origin.now(store.command, study.peers), time.perf_counter()
                 runs = _train(point, store, deadline)
                 rows = _measure(point, runs, store, device)
@@ -206,15 +204,20 @@ def execute(
         except Exception as error:
             reason = f"failed: {type(error).__name__}: {error}"
             failed.append(label)
-            errors = store.folder / "errors"
-            errors.mkdir(parents=True, exist_ok=True)
-            name = re.sub(r"[^\w=.,+ -]", "-", f"{path.stem} {label}")[:100]
-            file = errors / f"{name} {digest(label)[:4]}.txt"
-            file.write_text(traceback.format_exc(), "utf-8")
+            file = _write_traceback(store.folder / "errors", path.stem, label)
             console.print(f"  {reason} (see {file})", style="red", markup=False, soft_wrap=True)
         if reason:
             missing[label] = Missing(reason, isinstance(there, str))
     return Outcome(missing, tuple(failed), stopped)
+
+
+def _write_traceback(folder: Path, study: str, label: str) -> Path:
+    """Write the traceback of the error being handled to a file of a point's own; return it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"[^\w=.,+ -]", "-", f"{study} {label}")[:100]
+    file = folder / f"{name} {digest(label)[:4]}.txt"
+    file.write_text(traceback.format_exc(), "utf-8")
+    return file
 
 
 def _identities(points: Sequence[Point], path: Path) -> list[Any]:
