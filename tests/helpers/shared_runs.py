@@ -37,7 +37,7 @@ def profiler(unflushed):
     """What torch imports at its first profile and its first weight norm is no garbage either."""
     import torch._dynamo  # noqa: F401
 
-    from equilibria.stability.patient import peak_bytes
+    from equilibria.stability.examined import peak_bytes
 
     peak_bytes(lambda: None)
     gc.freeze()

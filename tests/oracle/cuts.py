@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import equilibria as eq
-from equilibria.stability.cuts import Cut, find_cuts
-from equilibria.stability.patient import Exact, Patient
+from equilibria.stability.derivative_check import Cut, find_cuts
+from equilibria.stability.examined import Exact, Patient
 from solves import Tally, parser
 from witness import Report
 

@@ -19,7 +19,7 @@ from equilibria.run.cli.output import Output
 from equilibria.run.config import ConfigError
 from equilibria.run.data import DataError
 from equilibria.run.memory import MemoryPoint
-from equilibria.run.shapes import Adjoints, EvaluationRecord
+from equilibria.run.records import Adjoints, EvaluationRecord
 from equilibria.run.weights import read_weights
 from equilibria.stability import Compared, Examination
 from equilibria.zoo.vision.task.seen import ImageFormat

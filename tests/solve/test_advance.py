@@ -11,7 +11,7 @@ import torch
 import equilibria as eq
 from equilibria.solve import Phantom, SolveError, SolveWarning, Status, advance, fixed_point
 from equilibria.solve.advance import advances
-from equilibria.stability.patient import peak_bytes
+from equilibria.stability.examined import peak_bytes
 
 
 @pytest.fixture

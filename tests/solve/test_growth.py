@@ -11,9 +11,9 @@ from torch import Tensor
 from typing_extensions import override
 
 import equilibria as eq
-from equilibria.solve import private, verdict
+from equilibria.solve import convergence, private
+from equilibria.solve.convergence import GROWTH, LARGEST_SHARE, SHARE
 from equilibria.solve.solvers import Point, Solver, Stepper
-from equilibria.solve.verdict import GROWTH, LARGEST_SHARE, SHARE
 
 CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status
 MAPS, D = 60, 6
@@ -84,7 +84,7 @@ def test_maps_without_a_fixed_point(name: str, dtype: torch.dtype) -> None:
 
 def test_the_relative_test_alone_would_take_them(monkeypatch) -> None:
     """What these maps are for: they break the solvers that believe the relative residual."""
-    monkeypatch.setattr(verdict, "GROWTH", float("inf"))
+    monkeypatch.setattr(convergence, "GROWTH", float("inf"))
     f, taken = Unsolvable(torch.float64), 0
     for name in ("Picard", "Broyden", "learning"):
         sol = eq.fixed_point(f, f.z0, *f.operands(), **SOLVERS[name])
@@ -148,7 +148,7 @@ def test_what_has_not_grown_pays_nothing(rtol: float, monkeypatch) -> None:
 
     found = counts()
     assert all((evals == 1).all() for evals in found[-3:])
-    monkeypatch.setattr(verdict, "GROWTH", float("inf"))
+    monkeypatch.setattr(convergence, "GROWTH", float("inf"))
     assert all(torch.equal(a, b) for a, b in zip(found, counts(), strict=True))
 
 

@@ -13,7 +13,7 @@ from references import every_solver, from_zero
 from torch import Tensor
 
 import equilibria as eq
-from equilibria.solve import verdict
+from equilibria.solve import convergence
 
 CONVERGED, MAX_EVALS, STALLED, DIVERGED, NONFINITE = eq.Status
 
@@ -50,7 +50,7 @@ def products_of_gmres(a: Tensor, b: Tensor, rtol: float) -> tuple[int, int]:
     def arrived(x: Tensor, image: Tensor) -> bool:
         """What CONVERGED asks for, from a start at zero."""
         residual, size, start = (image - x).norm(), image.norm(), b.norm()
-        fallen = size <= verdict.GROWTH * start or residual <= verdict.SHARE * start
+        fallen = size <= convergence.GROWTH * start or residual <= convergence.SHARE * start
         return bool(residual <= rtol * size and fallen)
 
     system = torch.eye(len(b)).to(a) - a

@@ -10,8 +10,8 @@ from torch import nn
 
 import equilibria as eq
 from equilibria.stability import comparison
-from equilibria.stability.cuts import find_cuts
-from equilibria.stability.patient import Exact, Patient
+from equilibria.stability.derivative_check import find_cuts
+from equilibria.stability.examined import Exact, Patient
 
 
 class Cell(nn.Module):

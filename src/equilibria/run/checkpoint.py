@@ -35,7 +35,7 @@ from equilibria.checks import check_fields
 from equilibria.run.data import storage
 from equilibria.run.data.storage import open_file, read_bytes
 from equilibria.run.processes import agree
-from equilibria.run.shapes import Manifest
+from equilibria.run.records import Manifest
 from equilibria.run.tasks.feed import WHOLE, Part
 from equilibria.words import is_out_of_memory
 

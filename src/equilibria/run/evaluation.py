@@ -25,8 +25,8 @@ from equilibria.run.data import storage
 from equilibria.run.data.storage import DataError
 from equilibria.run.models import EquilibriumModel, Model, Prediction
 from equilibria.run.processes import meet_again
+from equilibria.run.records import Baseline
 from equilibria.run.run import Folder
-from equilibria.run.shapes import Baseline
 from equilibria.run.tally import Tally
 from equilibria.run.tasks import Batch, Part, Task
 from equilibria.run.trees import to_device, widen

@@ -27,7 +27,7 @@ from equilibria.run.lock import NAME as LOCK
 from equilibria.run.lock import Locked, lock
 from equilibria.run.processes import PeerLost
 from equilibria.run.recipe import Recipe
-from equilibria.run.shapes import Epoch, EvaluationRecord, Info
+from equilibria.run.records import Epoch, EvaluationRecord, Info
 from equilibria.run.tasks import Task, TaskConfig
 from equilibria.run.tasks.base import is_name
 from equilibria.run.weights import read_weights_like

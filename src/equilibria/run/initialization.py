@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from equilibria.checks import check_fields
 from equilibria.nn import using
-from equilibria.nn.init import Begun, Ensemble, initialize
+from equilibria.nn.init import Ensemble, InitializedWeight, initialize
 from equilibria.run.models import Model
 from equilibria.solve import Picard, Unrolled
 from equilibria.stability.rescale import set_radius
@@ -23,7 +23,7 @@ SMALL = 0.3
 
 
 @dataclass(frozen=True)
-class Beginning:
+class InitializationRecord:
     """What the recurrent weights of a run were set to.
 
     Attributes:
@@ -32,7 +32,7 @@ class Beginning:
             was given.
     """
 
-    rows: tuple[Begun, ...]
+    rows: tuple[InitializedWeight, ...]
     radius: float | None = None
 
     def json(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class Initialization:
                 "radius is reached by scaling; set one of them to null"
             )
 
-    def apply(self, model: Model, first: Callable[[], Any]) -> Beginning:
+    def apply(self, model: Model, first: Callable[[], Any]) -> InitializationRecord:
         """Fill the weights of `model`.
 
         Args:
@@ -110,10 +110,12 @@ class Initialization:
         _check_bounds(model)
         return begun
 
-    def _fill(self, model: Model, first: Callable[[], Any]) -> Beginning:
+    def _fill(self, model: Model, first: Callable[[], Any]) -> InitializationRecord:
         if self.radius is None:
             scale = 1.0 if self.scale is None else self.scale
-            return Beginning(tuple(initialize(model, self.ensemble, scale, layers=self.layers)))
+            return InitializationRecord(
+                tuple(initialize(model, self.ensemble, scale, layers=self.layers))
+            )
         rows = initialize(model, self.ensemble, SMALL, layers=self.layers)
         inputs = model.first_piece(first())
         model.to(pytree.tree_leaves(inputs)[0].device)
@@ -122,7 +124,7 @@ class Initialization:
             replace(row, scale=found.factor * row.scale, gain=now.after)
             for row, now in zip(rows, found.rows, strict=True)
         )
-        return Beginning(scaled, found.radius)
+        return InitializationRecord(scaled, found.radius)
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ from equilibria.run.models import EquilibriumModel, Model
 from equilibria.run.tasks import Batch, Task
 from equilibria.run.trees import to_device
 from equilibria.solve import Adjoint, Solver
-from equilibria.stability.patient import peak_bytes
+from equilibria.stability.examined import peak_bytes
 
 Loss = Callable[[Model, Any], Tensor]
 """(model, output) -> scalar."""

@@ -20,8 +20,8 @@ from equilibria.nn import using
 from equilibria.run.checkpoint import CheckpointError
 from equilibria.run.data import storage
 from equilibria.run.models import EquilibriumModel, Model
+from equilibria.run.records import Learner
 from equilibria.run.run import Folder, RunError
-from equilibria.run.shapes import Learner
 from equilibria.run.tasks import Task
 from equilibria.run.trees import to_device
 from equilibria.run.weights import checksum, misfit, read_weights, save_weights

@@ -14,7 +14,7 @@ from equilibria.nn.init import Ensemble
 from equilibria.nn.using import in_eval_mode
 from equilibria.run import evaluation
 from equilibria.run.evaluation import loss_of
-from equilibria.run.initialization import Beginning, ShallowStart
+from equilibria.run.initialization import InitializationRecord, ShallowStart
 from equilibria.run.models import Model
 from equilibria.run.processes import keep_random_state, seed_all
 from equilibria.run.recipe import Recipe
@@ -80,7 +80,7 @@ class StartingModel:
     ) -> None:
         self.recipe, self.task, self.feed = recipe, task, feed
         self.accelerator, self.fresh = accelerator, fresh
-        self.beginning: Beginning | None = None
+        self.beginning: InitializationRecord | None = None
         self.transfer: Transfer | None = None
         self.layout = self._lay_out()
 

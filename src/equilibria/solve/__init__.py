@@ -20,6 +20,7 @@ from equilibria.solve.auto import Auto
 from equilibria.solve.boundary import boundary, without_autocast
 from equilibria.solve.broyden import Broyden
 from equilibria.solve.closure import Closure, Function, warn_of_unsteady
+from equilibria.solve.convergence import GROWTH, SHARE
 from equilibria.solve.estimate import WARNED_ERROR
 from equilibria.solve.gmres import GMRES
 from equilibria.solve.layout import Layout
@@ -38,7 +39,6 @@ from equilibria.solve.solution import AdjointInfo, Solution
 from equilibria.solve.solvers import Jacobian, Picard, Point, Solver, Stepper
 from equilibria.solve.status import Reason, SolveError, SolveWarning, Stats, Status
 from equilibria.solve.tree import Shared, Tree, flatten, followable, shared, unflatten
-from equilibria.solve.verdict import GROWTH, SHARE
 
 __all__ = [
     "GMRES",

@@ -13,13 +13,13 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.anderson import Anderson, AndersonStepper
-from equilibria.solve.judge import front_arrives
 from equilibria.solve.layout import Groups, Layout
 from equilibria.solve.linear import LinearSolver, linear_field
 from equilibria.solve.newton import PER_STEP, NewtonKrylov, NewtonStepper
 from equilibria.solve.options import refuse_ignored, whole_field
 from equilibria.solve.rows import Rows, choose, entries, keep_samples, select
 from equilibria.solve.solvers import Jacobian, Point, Solver, Stepper
+from equilibria.solve.termination import front_arrives
 
 PERIOD = 3  # evaluations from one extrapolation to the next, of a small sample
 FIRST_LOOK = 6  # at how it goes by plain steps; each other one after twice as many

@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from equilibria.solve import private
 from equilibria.solve.boundary import without_autocast
+from equilibria.solve.convergence import Criterion
 from equilibria.solve.derivative import Function, Linearization, pullback, pushforward
 from equilibria.solve.estimate import WARNED_ERROR
 from equilibria.solve.layout import Coupled, Layout
@@ -28,7 +29,6 @@ from equilibria.solve.solution import AdjointInfo, Record
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import Reason, Stats, Status, describe_failure, raise_if_failed, warn
 from equilibria.solve.tree import Leaves
-from equilibria.solve.verdict import Criterion
 
 if TYPE_CHECKING:
     from equilibria.solve.adjoints import Adjoint

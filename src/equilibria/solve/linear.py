@@ -13,9 +13,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from equilibria.solve import private
+from equilibria.solve.convergence import Criterion, Reference
 from equilibria.solve.derivative import KnownProduct
 from equilibria.solve.estimate import SAFETY
-from equilibria.solve.judge import RUNNING, STALL
 from equilibria.solve.layout import Layout
 from equilibria.solve.loop import Run, iterate
 from equilibria.solve.monitor import Terms
@@ -23,8 +23,8 @@ from equilibria.solve.options import instance_field, is_foreign, nonnegative_fie
 from equilibria.solve.rows import Rows, add_scaled, check_like, choose, dot, length, subtract
 from equilibria.solve.solvers import Limits, Product, Solver
 from equilibria.solve.status import Reason, Status
+from equilibria.solve.termination import RUNNING, STALL
 from equilibria.solve.tree import describe
-from equilibria.solve.verdict import Criterion, Reference
 
 
 @dataclass(frozen=True, kw_only=True)

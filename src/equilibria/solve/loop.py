@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from equilibria.solve import private
+from equilibria.solve.convergence import Criterion
 from equilibria.solve.estimate import WARNED_ERROR, estimate_error, may_be_wrong
 from equilibria.solve.monitor import Monitor, Terms
 from equilibria.solve.options import is_foreign
 from equilibria.solve.rows import Rows, check_like, choose, length, select, subtract
 from equilibria.solve.solvers import Inverse, Jacobian, Point, Solver, Stepper
 from equilibria.solve.status import Status
-from equilibria.solve.verdict import Criterion
 
 
 @dataclass(frozen=True)

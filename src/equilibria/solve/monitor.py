@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from equilibria.solve import private
+from equilibria.solve.convergence import Criterion, Measure, Reference
 from equilibria.solve.estimate import Course, Observer
-from equilibria.solve.judge import RUNNING, Judge
 from equilibria.solve.layout import Layout
 from equilibria.solve.outcome import Best, Outcome
 from equilibria.solve.rows import Rows, choose, keep_samples, length
 from equilibria.solve.solvers import Point, Solver, Stepper
 from equilibria.solve.status import Status
-from equilibria.solve.verdict import Criterion, Measure, Reference
+from equilibria.solve.termination import RUNNING, Judge
 
 COMPACT_BELOW = 0.85  # share of running samples under which the finished ones leave the batch
 

@@ -15,6 +15,7 @@ from typing_extensions import override
 from equilibria.solve import private
 from equilibria.solve.adjoints import Adjoint
 from equilibria.solve.boundary import boundary
+from equilibria.solve.convergence import Measure, Reference
 from equilibria.solve.function import solve
 from equilibria.solve.layout import Layout
 from equilibria.solve.loop import Run
@@ -23,7 +24,6 @@ from equilibria.solve.problem import TRACE_UNDER_VMAP, Problem
 from equilibria.solve.rows import Rows, choose, length, relative_by_leaf, subtract
 from equilibria.solve.status import Status, raise_if_failed
 from equilibria.solve.tree import Leaves
-from equilibria.solve.verdict import Measure, Reference
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from equilibria.solve import private
 from equilibria.solve.boundary import without_autocast
 from equilibria.solve.capture import Captured
 from equilibria.solve.closure import Function
+from equilibria.solve.convergence import Criterion, Measure, Reference
 from equilibria.solve.derivative import GraphKeeper
 from equilibria.solve.equation import Axes, Equation, fold, fold_all
 from equilibria.solve.estimate import WARNED_ERROR
@@ -28,7 +29,6 @@ from equilibria.solve.solution import Record
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import describe_failure, raise_if_failed, warn
 from equilibria.solve.tree import Leaves, Operands, flatten
-from equilibria.solve.verdict import Criterion, Measure, Reference
 
 if TYPE_CHECKING:
     from equilibria.solve.adjoints import Adjoint

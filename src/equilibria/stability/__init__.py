@@ -2,7 +2,7 @@
 
 from equilibria.stability.audit import AdaptiveAdjoint, AdjointAudit, Audit
 from equilibria.stability.comparison import Compared, Comparison, compare_adjoints
-from equilibria.stability.cuts import Cut
+from equilibria.stability.derivative_check import Cut
 from equilibria.stability.examination import Examination, Finding, Training
 from equilibria.stability.examine import doctor
 from equilibria.stability.fixed_points import Mapped

@@ -17,7 +17,7 @@ from equilibria import draws, solve
 from equilibria.nn import using
 from equilibria.nn.using import layers
 from equilibria.solve import Adjoint, Implicit
-from equilibria.stability.patient import parameters_of
+from equilibria.stability.examined import parameters_of
 
 # --- adaptive -------------------------------------------------------------------------------------
 

@@ -16,8 +16,9 @@ from torch import nn
 from equilibria import solve
 from equilibria.nn import using
 from equilibria.solve import Adjoint, Implicit, NeumannPhantom, Phantom
-from equilibria.stability.cuts import ADVICE, Cut, describe_cuts, find_cuts
+from equilibria.stability.derivative_check import ADVICE, Cut, describe_cuts, find_cuts
 from equilibria.stability.examination import describe_vanished
+from equilibria.stability.examined import Exact, Patient, cosine, map_floats, peak_bytes
 from equilibria.stability.gradients import (
     Answer,
     Gradients,
@@ -27,7 +28,6 @@ from equilibria.stability.gradients import (
     residual_left,
     unless_vanished,
 )
-from equilibria.stability.patient import Exact, Patient, cosine, map_floats, peak_bytes
 
 BELIEVED = 1e-6
 """Largest relative residual behind an exact gradient that others are compared with."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from equilibria.metric import ACCURACY
-from equilibria.stability.cuts import Cut
+from equilibria.stability.derivative_check import Cut
 from equilibria.words import plural
 
 Severity = Literal["healthy", "watch", "unhealthy"]

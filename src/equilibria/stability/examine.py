@@ -27,10 +27,10 @@ from equilibria.stability.examination import (
     Trace,
     Training,
 )
+from equilibria.stability.examined import Exact, LayerCall, Patient, relative, rows_of, shares
 from equilibria.stability.findings import findings
 from equilibria.stability.gradients import Answer, examine_gradient
 from equilibria.stability.jacobian import jacobian_norm, spectral_radius
-from equilibria.stability.patient import Exact, LayerCall, Patient, relative, rows_of, shares
 
 # --- starts ---------------------------------------------------------------------------------------
 

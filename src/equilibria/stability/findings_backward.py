@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from equilibria.stability.cuts import ADVICE, describe_cuts
+from equilibria.stability.derivative_check import ADVICE, describe_cuts
 from equilibria.stability.examination import (
     Examination,
     Finding,

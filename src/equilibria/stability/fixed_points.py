@@ -19,7 +19,7 @@ from equilibria.nn import DEQ, using
 from equilibria.nn.frozen import Frozen
 from equilibria.nn.init import RecurrentWeight, set_weights
 from equilibria.solve import Broyden, Implicit, Picard, Shared, Status, followable
-from equilibria.stability.patient import LayerCall, Patient
+from equilibria.stability.examined import LayerCall, Patient
 
 BUDGET = 1000
 """Evaluations that a solve may take, at least: plain iteration takes 600 at a radius of .98."""

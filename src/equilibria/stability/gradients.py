@@ -13,10 +13,9 @@ from torch.utils import _pytree as pytree
 
 from equilibria.nn import using
 from equilibria.solve import LOOSEST, Broyden, Implicit, Solution, Status, fixed_point
-from equilibria.stability.cuts import find_cuts
+from equilibria.stability.derivative_check import find_cuts
 from equilibria.stability.examination import BackwardSolves, Bound, Gradient, Summary
-from equilibria.stability.jacobian import JacobianOperator
-from equilibria.stability.patient import (
+from equilibria.stability.examined import (
     Exact,
     Patient,
     cosine,
@@ -26,6 +25,7 @@ from equilibria.stability.patient import (
     rows_of,
     shares,
 )
+from equilibria.stability.jacobian import JacobianOperator
 
 # --- bound ----------------------------------------------------------------------------------------
 

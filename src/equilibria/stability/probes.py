@@ -18,9 +18,9 @@ from equilibria.nn.init import recurrent_weights
 from equilibria.solve import GMRES, Status
 from equilibria.stability import fixed_points
 from equilibria.stability.examination import plain
+from equilibria.stability.examined import Patient, rows_of
 from equilibria.stability.fixed_points import Mapped, Settled
 from equilibria.stability.jacobian import JacobianOperator, spectral_radius
-from equilibria.stability.patient import Patient, rows_of
 
 # --- estimate -------------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from equilibria.checks import check_within
 from equilibria.nn.init import RecurrentWeight, recurrent_weights, set_weights
 from equilibria.stability import fixed_points
+from equilibria.stability.examined import Patient
 from equilibria.stability.jacobian import spectral_radius
-from equilibria.stability.patient import Patient
 from equilibria.words import plural
 
 GRID = 2.0
@@ -52,7 +52,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class RescaledWeight:
-    """A weight that was multiplied: its path, shape, and `gain` before and after (see `Begun`)."""
+    """A weight that was multiplied: its path, shape, and `gain` before and after; see
+    `InitializedWeight`."""
 
     path: str
     shape: tuple[int, ...]

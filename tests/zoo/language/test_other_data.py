@@ -6,7 +6,7 @@ import pytest
 
 from equilibria.zoo.io import download
 from equilibria.zoo.language import data as text
-from equilibria.zoo.language.data import named
+from equilibria.zoo.language.data import published
 from equilibria.zoo.language.task.language import LanguageModeling
 
 
@@ -50,8 +50,8 @@ def test_a_named_text_keeps_its_splits(cache, tmp_path, monkeypatch):
     for split, content in {"train": "a b\n" * 9, "valid": "b c\n", "test": "c a\n"}.items():
         (tmp_path / f"ptb.{split}.txt").write_text(content)
     sums = {file.name: download.digest(file) for file in tmp_path.glob("ptb.*.txt")}
-    remote = replace(named.PTB.remotes[0], checksums=sums)
-    monkeypatch.setattr(named, "PTB", replace(named.PTB, remotes=(remote,)))
+    remote = replace(published.PTB.remotes[0], checksums=sums)
+    monkeypatch.setattr(published, "PTB", replace(published.PTB, remotes=(remote,)))
     (tmp_path / "own.txt").write_text("b c d\n" * 30)
     own = text.load(file=tmp_path / "own.txt", unit="words")
     own.vocabulary.save(tmp_path / "vocabulary.json")

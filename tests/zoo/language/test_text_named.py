@@ -8,8 +8,8 @@ import pytest
 from equilibria.run.data import DataError
 from equilibria.zoo.io.remote import data_folders
 from equilibria.zoo.language import data as text
-from equilibria.zoo.language.data import named
-from equilibria.zoo.language.data.named import PTB, WIKITEXT2, WIKITEXT103
+from equilibria.zoo.language.data import published
+from equilibria.zoo.language.data.published import PTB, WIKITEXT2, WIKITEXT103
 from file_server import FileServer, serving
 from packed import zip_of
 
@@ -46,7 +46,7 @@ def small(cache, monkeypatch):
             addresses=(server.url("gone/"), server.url("")),
             checksums={name: f"md5:{md5(content)}" for name, content in server.files.items()},
         )
-        monkeypatch.setattr(named, "PTB", replace(PTB, remotes=(remote,)))
+        monkeypatch.setattr(published, "PTB", replace(PTB, remotes=(remote,)))
         yield server
 
 
@@ -127,7 +127,7 @@ def served(monkeypatch: pytest.MonkeyPatch, server: FileServer, content: bytes) 
         checksums = dict(zip(remote.files, sha1, strict=True))
         remotes.append(replace(remote, checksums=checksums))
     entry = replace(WIKITEXT2, remotes=tuple(remotes))
-    monkeypatch.setattr(named, "WIKITEXT2", entry)
+    monkeypatch.setattr(published, "WIKITEXT2", entry)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from equilibria.run.data import DataError
-from equilibria.stability.patient import peak_bytes
+from equilibria.stability.examined import peak_bytes
 from equilibria.zoo.io.decode import resize
 from equilibria.zoo.signal.data import ShapeField, Signal, SignalField, field_of, iou, psnr
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from equilibria.run.data import DataError, load
 from equilibria.zoo.io import archive
-from equilibria.zoo.vision.data.segmentation import VOID, SegmentationSet, camvid, named
+from equilibria.zoo.vision.data.segmentation import VOID, SegmentationSet, camvid, published
 from equilibria.zoo.vision.data.segmentation.masks import palette
 from file_server import serving
 
@@ -247,7 +247,7 @@ def test_cityscapes(tmp_path):
 def test_cityscapes_needs_a_login(tmp_path):
     with pytest.raises(DataError, match="cannot be downloaded without a log-in"):
         load("cityscapes", tmp_path, kind=SegmentationSet)
-    assert len(named.CITYSCAPES_CLASSES) == 19
+    assert len(published.CITYSCAPES_CLASSES) == 19
 
 
 # --- Pascal VOC ----------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def write_voc(root):
 
 
 def test_pascal_voc(tmp_path):
-    write_voc(tmp_path / "voc" / named.VOC_FOLDER)
+    write_voc(tmp_path / "voc" / published.VOC_FOLDER)
     found = read("voc", tmp_path)
     assert found.classes == 21 and found.labels[15] == "person"
     assert found.train.sizes == [(6, 8), (7, 8)] and len(found.test) == 1
@@ -282,26 +282,34 @@ def test_pascal_voc(tmp_path):
 def test_pascal_voc_is_downloaded_checked_and_unpacked_once(tmp_path, monkeypatch):
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as file:
-        file.add(write_voc(tmp_path / "plain" / named.VOC_FOLDER), named.VOC_FOLDER)
+        file.add(write_voc(tmp_path / "plain" / published.VOC_FOLDER), published.VOC_FOLDER)
     digest = hashlib.md5(content.getvalue()).hexdigest()
     place = tmp_path / "data" / "voc"
     with serving() as server:
-        server.files[named.VOC_ARCHIVE] = content.getvalue()
-        publish(monkeypatch, named, "VOC", server)  # the small one is not the published archive
+        server.files[published.VOC_ARCHIVE] = content.getvalue()
+        publish(monkeypatch, published, "VOC", server)  # the small one is not the published archive
         with pytest.raises(DataError, match="6cd6e144f989b92b3379bac3b3de84fd"):
             load("voc", tmp_path / "data")
-        assert not (place / named.VOC_ARCHIVE).is_file()
-        publish(monkeypatch, named, "VOC", server, checksums={named.VOC_ARCHIVE: f"md5:{digest}"})
+        assert not (place / published.VOC_ARCHIVE).is_file()
+        publish(
+            monkeypatch,
+            published,
+            "VOC",
+            server,
+            checksums={published.VOC_ARCHIVE: f"md5:{digest}"},
+        )
         found = load("voc", tmp_path / "data")
         count = len(server.requests)
         assert load("voc", tmp_path / "data").checksum == found.checksum
         assert len(server.requests) == count
-    assert len(found.train) == 2 and (place / named.VOC_FOLDER / "JPEGImages" / "a.jpg").is_file()
+    assert (
+        len(found.train) == 2 and (place / published.VOC_FOLDER / "JPEGImages" / "a.jpg").is_file()
+    )
     assert not list(place.glob(".*.tmp"))
 
 
 def test_a_value_that_pascal_voc_does_not_have(tmp_path):
-    root = write_voc(tmp_path / "voc" / named.VOC_FOLDER)
+    root = write_voc(tmp_path / "voc" / published.VOC_FOLDER)
     path = root / "SegmentationClass" / "b.png"
     Image.new("L", (8, 7), 21).save(path)
     with pytest.raises(DataError, match=r"b\.png has the value 21 \(56 pixels\)"):

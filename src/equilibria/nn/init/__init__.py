@@ -7,7 +7,7 @@ papers: Agarwala and Schoenholz 2022.
 """
 
 from equilibria.nn.init.ensembles import antisymmetric_, gaussian_, goe_, orthogonal_
-from equilibria.nn.init.initialize import Begun, initialize
+from equilibria.nn.init.initialize import InitializedWeight, initialize
 from equilibria.nn.init.maps import ENSEMBLES, Elementwise, Maps, check_ensemble, fill
 from equilibria.nn.init.maps import Ensemble as Ensemble
 from equilibria.nn.init.normal import normal_
@@ -15,8 +15,8 @@ from equilibria.nn.init.weight import RecurrentWeight, recurrent_weights, set_we
 
 __all__ = [
     "ENSEMBLES",
-    "Begun",
     "Elementwise",
+    "InitializedWeight",
     "Maps",
     "RecurrentWeight",
     "antisymmetric_",

@@ -20,7 +20,7 @@ _KERNELS = {
 
 
 @dataclass(frozen=True)
-class Begun:
+class InitializedWeight:
     """What a weight was set to.
 
     Attributes:
@@ -56,7 +56,7 @@ def initialize(
     layers: Sequence[str] | None = None,
     generator: torch.Generator | None = None,
     **options: Any,
-) -> list[Begun]:
+) -> list[InitializedWeight]:
     """Fill the recurrent weights of a model with members of an ensemble, in place.
 
     Each linear map that f applies to its state is one member: a weight that holds several, such as
@@ -97,6 +97,6 @@ def initialize(
         )
     set_weights([(weight, value) for weight, value, _ in drawn])
     return [
-        Begun(weight.path, tuple(value.shape), ensembles, scale, weight.gain())
+        InitializedWeight(weight.path, tuple(value.shape), ensembles, scale, weight.gain())
         for weight, value, ensembles in drawn
     ]

@@ -23,8 +23,8 @@ from equilibria.run.cli.output import Output, say
 from equilibria.run.cli.parser import Parser, UserError
 from equilibria.run.data import DataError, storage
 from equilibria.run.memory import MemoryPoint
+from equilibria.run.records import Adjoints, EvaluationRecord, OfWeights
 from equilibria.run.report import page
-from equilibria.run.shapes import Adjoints, EvaluationRecord, OfWeights
 from equilibria.run.weights import checksum
 from equilibria.stability import Examination
 

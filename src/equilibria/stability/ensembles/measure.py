@@ -17,9 +17,9 @@ from equilibria.nn.frozen import module_of
 from equilibria.nn.init.weight import joint_gain
 from equilibria.solve import Picard, SolveWarning, Status
 from equilibria.stability.ensembles.results import Start, Sweep, Trial, mean
+from equilibria.stability.examined import LayerCall, Patient, rows_of
 from equilibria.stability.fixed_points import Settled, as_it_is
 from equilibria.stability.jacobian import spectral_radius
-from equilibria.stability.patient import LayerCall, Patient, rows_of
 from equilibria.theory.meanfield import mean_field
 from equilibria.theory.spectrum import radius_at
 

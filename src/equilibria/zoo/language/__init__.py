@@ -15,9 +15,9 @@ APPLICATION = Application(
     },
     data={
         ".data.corpus:Corpus": {
-            "ptb": ".data.named:PTB",
-            "wikitext2": ".data.named:WIKITEXT2",
-            "wikitext103": ".data.named:WIKITEXT103",
+            "ptb": ".data.published:PTB",
+            "wikitext2": ".data.published:WIKITEXT2",
+            "wikitext103": ".data.published:WIKITEXT103",
         }
     },
     tasks={"language_modeling": ".task.language:LanguageModeling"},

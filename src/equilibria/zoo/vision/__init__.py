@@ -22,9 +22,9 @@ APPLICATION = Application(
         ".data.segmentation.masks:SegmentationSet": {
             "camvid": ".data.segmentation.camvid:CAMVID",
             "camvid32": ".data.segmentation.camvid:CAMVID32",
-            "cityscapes": ".data.segmentation.named:CITYSCAPES",
-            "shapes": ".data.segmentation.named:SHAPES_SET",
-            "voc": ".data.segmentation.named:VOC",
+            "cityscapes": ".data.segmentation.published:CITYSCAPES",
+            "shapes": ".data.segmentation.published:SHAPES_SET",
+            "voc": ".data.segmentation.published:VOC",
         },
         "equilibria.run.data.dataset:Dataset": {
             "cifar10": ".data.cifar:CIFAR10",

@@ -13,7 +13,7 @@ from typing_extensions import override
 from equilibria.run.data.storage import DataError
 from equilibria.run.tasks.feed import Batch, Part
 from equilibria.zoo.flow.data import FlowPair, Pairs
-from equilibria.zoo.io.ahead import AheadFeed
+from equilibria.zoo.io.prefetch import AheadFeed
 
 # --- placing --------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing_extensions import override
 from equilibria.run.models import Model
 from equilibria.run.tasks.base import check_split
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
-from equilibria.zoo.io.ahead import Ahead
+from equilibria.zoo.io.prefetch import Ahead
 from equilibria.zoo.signal.data import Shape
 from equilibria.zoo.signal.data.signal import checksum_of
 from equilibria.zoo.signal.task.fitting import CUBE_IOU, SURFACE_IOU, SignalTask, inside

@@ -15,7 +15,7 @@ from equilibria import draws
 from equilibria.run.tasks.feed import Batch, Part
 from equilibria.run.tasks.normalization import PixelStatistics
 from equilibria.zoo.io import image_files
-from equilibria.zoo.io.ahead import AheadFeed
+from equilibria.zoo.io.prefetch import AheadFeed
 from equilibria.zoo.vision.data.images import ImageFiles
 from equilibria.zoo.vision.data.segmentation import VOID, MaskedImages
 

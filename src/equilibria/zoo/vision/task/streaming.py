@@ -14,7 +14,7 @@ from typing_extensions import override
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
 from equilibria.run.tasks.normalization import PixelStatistics
 from equilibria.zoo.io import image_files
-from equilibria.zoo.io.ahead import Ahead
+from equilibria.zoo.io.prefetch import Ahead
 from equilibria.zoo.vision.data import shards as files
 from equilibria.zoo.vision.data.shards import Raw, Shard
 from equilibria.zoo.vision.data.shards.images import ShardImages, Shelf

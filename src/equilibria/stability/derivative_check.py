@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from equilibria.nn.frozen import module_of
 from equilibria.solve import Shared
-from equilibria.stability.patient import Exact, map_floats
+from equilibria.stability.examined import Exact, map_floats
 from equilibria.words import list_some, percent
 
 RANDOM, COVECTORS = 2, 4

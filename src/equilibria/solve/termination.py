@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from equilibria.solve import private
+from equilibria.solve.convergence import Criterion, Measure, Reference, underflow_length
 from equilibria.solve.estimate import Course
 from equilibria.solve.outcome import Best
 from equilibria.solve.rows import Rows, entries, keep_samples, largest_of, sum_of
 from equilibria.solve.solvers import Point, Solver
 from equilibria.solve.status import Reason, Status
-from equilibria.solve.verdict import Criterion, Measure, Reference, underflow_length
 
 RUNNING = -1
 # Growth of the residual, over the larger of its first value and of f(z) there, that ends a sample.

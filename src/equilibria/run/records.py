@@ -1,4 +1,4 @@
-"""Shapes of the JSON files in a run folder, as `run.data.stored` checks them.
+"""Shapes of the JSON files in a run folder, as `run.data.storage` checks them.
 
 That of gallery.json is said by the kind of gallery that it holds; see `GalleryKind`.
 Keys that are not required may be missing: earlier versions of equilibria did not write them all.
