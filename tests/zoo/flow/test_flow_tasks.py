@@ -472,7 +472,7 @@ def test_a_network_that_cannot_take_the_pairs_is_refused(listed):
         task.complete(recipes.parse(TREE, ["--model.levels", "3"]).model)
     with pytest.raises(ValueError, match="UNetConfig describes no network for optical flow"):
         task.complete(UNetConfig())
-    with pytest.raises(ValueError, match="5 pairs are asked for, and the test split has 1"):
+    with pytest.raises(ValueError, match="test is 5, and the test split has 1 pairs"):
         FlowTask(OpticalFlow(data="noise", test=5))
 
 

@@ -272,7 +272,7 @@ def test_weights_of_classes_follow_the_training_pixels(folder):
         ({"hard": 0.0}, r"hard must lie in \(0, 1\]"),
         ({"color": 1.5}, "color must lie in"),
         ({"presence": -1.0}, "presence must not be negative"),
-        ({"samples": 100}, "100 images are asked for, and the train split has 11"),
+        ({"samples": 100}, "samples is 100, and the train split has 11 images"),
     ],
 )
 def test_impossible_options_are_refused(folder, options, words):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from equilibria.nn.init import Ensemble
 from equilibria.stability.examination import plain
@@ -40,14 +40,9 @@ class Trial:
     largest: float
 
 
-class _MeanOverDraws:
-    """The mean over the draws of a start of what its trials have under the same name."""
-
-    def __set_name__(self, owner: type[Start], name: str) -> None:
-        self.name = name
-
-    def __get__(self, start: Start, owner: type[Start] | None = None) -> float:
-        return mean(getattr(trial, self.name) for trial in start.trials)
+def _mean_over_draws(name: str, what: str) -> Any:
+    """Return a property of a start: the mean over its trials of what they have under a name."""
+    return property(lambda start: mean(getattr(each, name) for each in start.trials), doc=what)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,20 +67,22 @@ class Start:
         """The root mean square singular value as f uses the weights, mean over the draws."""
         return mean(trial.gain for trial in self.trials)
 
-    converged = _MeanOverDraws()
-    """The share of samples that converge."""
-    plain_converged = _MeanOverDraws()
-    """The share of samples that converge by plain iteration."""
-    evals = _MeanOverDraws()
-    """Evaluations of a sample."""
-    plain_evals = _MeanOverDraws()
-    """The same for plain iteration."""
-    radius = _MeanOverDraws()
-    """The spectral radius, over the draws in which there is one; NaN if in none.
-
-    Where the start is not workable, this and `largest` are of the samples that converge, and too
-    small.
-    """
+    converged: ClassVar[float] = _mean_over_draws(
+        "converged", "The share of samples that converge, mean over the draws."
+    )
+    plain_converged: ClassVar[float] = _mean_over_draws(
+        "plain_converged", "The share that converges by plain iteration, mean over the draws."
+    )
+    evals: ClassVar[float] = _mean_over_draws("evals", "Evaluations, mean over samples and draws.")
+    plain_evals: ClassVar[float] = _mean_over_draws(
+        "plain_evals", "The same for plain iteration, mean over the draws."
+    )
+    radius: ClassVar[float] = _mean_over_draws(
+        "radius",
+        "The spectral radius, mean over the draws in which there is one; NaN if in none. Where "
+        "the start is not workable, this and `largest` are of the samples that converge, and too "
+        "small.",
+    )
 
     @property
     def worst(self) -> float:

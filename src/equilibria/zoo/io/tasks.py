@@ -14,7 +14,7 @@ from torch import Tensor
 
 from equilibria import files
 from equilibria.run.data import storage
-from equilibria.run.data.storage import DataError, read_errors
+from equilibria.run.data.storage import DataError, read_errors, write_errors
 from equilibria.run.models import ClassifierConfig, ModelConfig
 
 # --- recipe ---------------------------------------------------------------------------------------
@@ -42,11 +42,14 @@ def check_channels(channels: int | None) -> None:
         raise ValueError(f"channels must be 1, 3 or null; got {channels}")
 
 
-def check_sizes(**sizes: Any) -> None:
+def check_sizes(*words: str, **sizes: Any) -> None:
     """Raise ValueError for the first that is neither a height and a width, nor a word or None."""
     for name, pair in sizes.items():
-        if not isinstance(pair, str | None) and (len(pair) != 2 or min(pair) < 1):
-            raise ValueError(f"{name} must be a height and a width, or null; got {list(pair)}")
+        if pair is None or pair in words:
+            continue
+        if isinstance(pair, str) or len(pair) != 2 or min(pair) < 1:
+            got = pair if isinstance(pair, str) else list(pair)
+            raise ValueError(f"{name} must be a height and a width, or null; got {got}")
 
 
 def check_range(what: str, **ranges: tuple[float, ...]) -> None:
@@ -59,10 +62,11 @@ def check_range(what: str, **ranges: tuple[float, ...]) -> None:
             )
 
 
-def spread_places(count: int, total: int, what: str, split: str) -> Tensor:
+def spread_places(key: str, count: int, total: int, what: str, split: str) -> Tensor:
     """Return the places of some samples, spread evenly over all.
 
     Args:
+        key: of the recipe that asks for them.
         count: number of samples.
         total: number of all that there are.
         what: samples, in the plural.
@@ -72,7 +76,7 @@ def spread_places(count: int, total: int, what: str, split: str) -> Tensor:
         ValueError: there are not so many.
     """
     if count > total:
-        raise ValueError(f"{count} {what} are asked for, and the {split} split has {total}")
+        raise ValueError(f"{key} is {count}, and the {split} split has {total} {what}: lower it")
     return torch.arange(count) * total // count
 
 
@@ -97,8 +101,13 @@ def read_facts(path: Path, shape: Any) -> Iterator[Any]:
 
 
 def write_facts(path: Path, content: Any) -> None:
-    """Write what is known of the data as indented JSON."""
-    files.write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    """Write what is known of the data as indented JSON.
+
+    Raises:
+        DataError: it cannot be written; what was there before is unchanged.
+    """
+    with write_errors(path, "--out"):
+        files.write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 # --- completion -----------------------------------------------------------------------------------
@@ -118,24 +127,26 @@ class Predicts(Protocol):
         ...
 
 
-def complete_config(config: Any, facts: Mapping[str, Any], source: str) -> Any:
+def complete_config(config: Any, facts: Mapping[str, Any], source: str, counted: str = "") -> Any:
     """Return the config of a model with what the data say filled in.
 
     Args:
         config: what the recipe says.
         facts: values of its fields.
         source: what the data are called.
+        counted: what the values are numbers of: " tokens".
 
     Raises:
         ValueError: the recipe says something else than the data.
     """
+    wrong = list[str]()
     for name, value in facts.items():
         given = getattr(config, name)
         given = tuple(given) if isinstance(given, list) else given
         if given is not None and given != value:
-            raise ValueError(
-                f"model.{name} is {given}, and {source} has {value}: leave it out or set it to that"
-            )
+            wrong.append(f"model.{name} is {given}, and {source} has {value}{counted}")
+    if wrong:
+        raise ValueError(f"{'; '.join(wrong)}: leave it out or set it to that")
     return replace(config, **facts)
 
 
@@ -168,4 +179,4 @@ def complete_vocabulary(config: ModelConfig, size: int, source: str) -> ModelCon
     """
     if isinstance(config, ClassifierConfig) or not hasattr(config, "vocabulary"):
         raise ValueError(f"{type(config).__name__} describes no model of sequences of tokens")
-    return complete_config(config, {"vocabulary": size}, source)
+    return complete_config(config, {"vocabulary": size}, source, " tokens")

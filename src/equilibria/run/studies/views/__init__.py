@@ -1,7 +1,5 @@
 """Views of a study's rows: tables and charts, described by which columns they show."""
 
-# ruff: noqa: F401 - what studies import, in one place
-
 from equilibria.run.studies.views.charts import Bars, Chart, Lines, curve
 from equilibria.run.studies.views.tables import (
     DIVERGED,
@@ -27,3 +25,32 @@ from equilibria.run.studies.views.tables import (
     text,
     time_ratio,
 )
+
+__all__ = [
+    "DIVERGED",
+    "NOT_RUN",
+    "Bars",
+    "Cell",
+    "Chart",
+    "Derived",
+    "Grid",
+    "Lines",
+    "Pivot",
+    "Table",
+    "View",
+    "count",
+    "curve",
+    "first",
+    "largest",
+    "last",
+    "mean",
+    "mean_and_deviation",
+    "median",
+    "number",
+    "of",
+    "ratio",
+    "smallest",
+    "spread",
+    "text",
+    "time_ratio",
+]

@@ -172,7 +172,8 @@ class OpticalFlow(Augmentation, FlowSource):
     gamma: float = 0.8
 
     def __post_init__(self) -> None:
-        check_sizes(size=self.size, crop=self.crop)
+        check_sizes(size=self.size)
+        check_sizes("auto", crop=self.crop)
         check_fields(self, "[1, inf)", "samples", "test")
         check_range("factor", scale=self.scale)
         check_range("side", erased=self.erased)
@@ -259,10 +260,12 @@ class FlowTask(Task):
         found = _read(config, data_dir, {"whole": True} if whole else {})
         splits = {"train": found.train, "valid": found.valid, "test": found.test}
         self.pairs = {name: pairs for name, pairs in splits.items() if pairs is not None}
-        for name, count in (("train", config.samples), ("test", config.test)):
+        for key, name in (("samples", "train"), ("test", "test")):
+            count = getattr(config, key)
             if count is not None and name in self.pairs:
                 pairs = self.pairs[name]
-                self.pairs[name] = pairs.select(spread_places(count, len(pairs), "pairs", name))
+                places = spread_places(key, count, len(pairs), "pairs", name)
+                self.pairs[name] = pairs.select(places)
         self.checksum, self.source = found.checksum, found.title
         self.mixture = self._mix(data_dir) if config.mixed else None
         self.splits = tuple(self.pairs)

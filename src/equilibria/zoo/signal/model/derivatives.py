@@ -67,12 +67,20 @@ def hessian(
         return torch.stack(rows, dim=1)
 
 
-def laplacian(model: Model, x: Tensor, **options: Any) -> Tensor:
+def laplacian(
+    model: Model,
+    x: Tensor,
+    *,
+    solver: Solver | None = None,
+    adjoint: Implicit | None = None,
+    create_graph: bool = False,
+) -> Tensor:
     """Return sum_i d^2 Phi_k / dx_i^2 at each coordinate, (batch, outputs).
 
-    Costs and options are those of `hessian`, of which it is the trace.
+    Costs and arguments are those of `hessian`, of which it is the trace.
     """
-    return hessian(model, x, **options).diagonal(dim1=2, dim2=3).sum(2)
+    second = hessian(model, x, solver=solver, adjoint=adjoint, create_graph=create_graph)
+    return second.diagonal(dim1=2, dim2=3).sum(2)
 
 
 def _exact(model: Model, adjoint: Any) -> Implicit:

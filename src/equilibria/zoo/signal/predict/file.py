@@ -5,7 +5,7 @@ It is a safetensors file with one entry of metadata, `inr`, whose value is JSON:
     format      1
     library     version of equilibria that wrote it
     name        of the file that was encoded
-    field       what the grid of samples means, see `zoo.signal.data.Field` and `ShapeField`
+    field       what the grid of samples means, see `zoo.signal.data.SignalField` and `ShapeField`
     model       name and config of the network
     solver      name and settings of its solver; null of an explicit network
     quality     PSNR in dB on the grid of the signal, {"psnr": 38.2}; of a shape {"iou": .97,

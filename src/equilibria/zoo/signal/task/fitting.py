@@ -49,7 +49,7 @@ def suggest_scale(
     if isinstance(field, ShapeField):
         scale = SOLID
     elif field.kind == "sound":
-        assert field.rate is not None  # as `Field` has checked
+        assert field.rate is not None  # as `SignalField` has checked
         scale = PITCH * field.shape[0] / field.rate
     else:
         scale = float(max(field.shape[-2:])) / (4 if held_out else 1)

@@ -96,7 +96,7 @@ class ImageSegmentation(ImageTaskConfig):
     presence: float = 0.0
 
     def __post_init__(self) -> None:
-        check_sizes(size=self.size, crop=self.crop)
+        check_sizes("auto", size=self.size, crop=self.crop)
         check_range("factor", scale=self.scale)
         check_channels(self.channels)
         check_fields(self, "[1, inf)", "samples")
@@ -158,7 +158,7 @@ class SegmentationTask(ImageTask):
         self.images = {name: each.decode_all() for name, each in splits.items() if each}
         if config.samples is not None:
             train = self.images["train"]
-            places = spread_places(config.samples, len(train), "images", "train")
+            places = spread_places("samples", config.samples, len(train), "images", "train")
             self.images["train"] = train.select(places)
         self.checksum = found.checksum
         self.splits = tuple(self.images)
