@@ -449,6 +449,7 @@ def test_data_without_a_valid_pixel_are_refused_where_they_judge(listed):
     ("options", "message"),
     [
         ({"crop": (0, 8)}, "crop must be a height and a width"),
+        ({"crop": "auto"}, "crop must be a height and a width, or null; got auto"),
         ({"scale": (2.0, 1.0)}, "scale must be the smallest and the largest factor"),
         ({"stretch": 0.9}, "stretch must be at least 1"),
         ({"hue": 0.6}, r"hue must lie in \[0, 0.5\]"),

@@ -172,8 +172,7 @@ class OpticalFlow(Augmentation, FlowSource):
     gamma: float = 0.8
 
     def __post_init__(self) -> None:
-        check_sizes(size=self.size)
-        check_sizes("auto", crop=self.crop)
+        check_sizes(size=self.size, crop=self.crop)
         check_fields(self, "[1, inf)", "samples", "test")
         check_range("factor", scale=self.scale)
         check_range("side", erased=self.erased)
