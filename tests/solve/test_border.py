@@ -222,6 +222,58 @@ def test_limits_of_a_newton_step_are_no_options(limit: dict[str, Any]) -> None:
             kind(**{name: linear})
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rowwise(eq.Picard):
+    per_row: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Absolute(eq.GMRES):
+    atol: float = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accurate(eq.GMRES):
+    error: float | None = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brief(eq.GMRES):
+    max_evals: int = 7
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (eq.Fallback, {"first": Rowwise()}),
+        (eq.Fallback, {"then": Absolute()}),
+        (eq.Fallback, {"then": Brief()}),
+        (eq.NewtonKrylov, {"linear": Absolute()}),
+        (eq.NewtonKrylov, {"linear": Accurate()}),
+        (eq.Auto, {"newton": Absolute()}),
+    ],
+    ids=repr,
+)
+def test_a_default_of_a_subclass_is_not_ignored_silently(kind: Any, options: Any) -> None:
+    with pytest.raises(ValueError, match="would be ignored"):
+        kind(**options)
+
+
+def test_a_default_of_a_subclass_that_is_heeded_passes() -> None:
+    eq.NewtonKrylov(linear=Brief())
+    eq.Fallback(then=Absolute(atol=0.0), first=Rowwise(per_row=False))
+
+
+def test_coupled_is_checked_before_what_it_excludes() -> None:
+    with pytest.raises(TypeError, match="expected a bool, or an int64 tensor"):
+        eq.fixed_point(
+            lambda z: 0.5 * z,
+            torch.zeros(2, 1),
+            coupled=None,  # type: ignore[arg-type]
+            drop_finished=True,
+        )
+
+
 def test_a_function_that_is_handed_over_is_left_as_it_is() -> None:
     f = Closure(lambda z: 0.5 * z + 1)
     for find in (eq.root_find, eq.attach):

@@ -310,7 +310,7 @@ def test_differences_below_rounding_tell_nothing() -> None:
 def test_a_backward_solve_warns_of_its_error(linear: Any) -> None:
     diagonal = torch.linspace(0.1, 1, 10).double()
     b = torch.ones(1, 10, dtype=torch.float64, requires_grad=True)
-    words = "estimated error of the derivative"
+    words = "the derivative may be wrong"
 
     def warned(step: float, linear: Any) -> bool | None:
         sol = eq.fixed_point(

@@ -123,9 +123,6 @@ class Frozen:
             _active.reset(token)
 
 
-_NOTHING = nullcontext()
-
-
 class _Holding(TorchFunctionMode):
     """A forward whose weights compiled code reads.
 
@@ -168,7 +165,7 @@ class Evaluation(Function):
         rows = None
         if self.follows_rows:
             *inputs, rows = inputs
-        with _Holding(self.frozen) if self.holds else _NOTHING:
+        with _Holding(self.frozen) if self.holds else nullcontext():
             return self.frozen.run(rows, z, *inputs, **named)
 
     def retire(self) -> None:

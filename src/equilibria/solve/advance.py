@@ -13,7 +13,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from equilibria.solve import private
 from equilibria.solve.adjoints import Adjoint
-from equilibria.solve.api import choose_methods, evaluator, fixed_point, name_caller, pose
+from equilibria.solve.api import choose_methods, evaluator, fixed_point, label_function, pose
 from equilibria.solve.boundary import boundary, without_autocast
 from equilibria.solve.derivative import Linearization, fill_missing, refuse_batches
 from equilibria.solve.equation import Place
@@ -76,7 +76,7 @@ def attach(
         _refuse_adjoint("attach", adjoint.now)
     _refuse_error("attach", solver)
     return fixed_point(
-        name_caller(f, "attach"),
+        label_function(f, "attach"),
         z_star,
         *operands,
         solver=replace(Picard(**solver.limits), max_evals=1),

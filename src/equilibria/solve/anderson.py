@@ -181,7 +181,7 @@ def minimizer(gram: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     factor."""
     factor, failed = _linalg.cholesky_ex(gram)  # which never raises
     gamma = torch.cholesky_solve(right.unsqueeze(2), factor).squeeze(2)
-    if not private.none(failed):
+    if not private.known_zero(failed):
         gamma = gamma.masked_fill(failed.bool().unsqueeze(1), 0.0)
     return gamma, factor
 

@@ -14,7 +14,7 @@ from equilibria.solve.adjoints import Adjoint, Implicit, JacobianFree
 from equilibria.solve.auto import Auto
 from equilibria.solve.boundary import AutocastRegion, boundary
 from equilibria.solve.closure import Closure, Function, close_over, warn_of_unsteady
-from equilibria.solve.layout import read_groups
+from equilibria.solve.layout import Coupled, read_groups
 from equilibria.solve.newton import NewtonKrylov
 from equilibria.solve.problem import Problem
 from equilibria.solve.solution import Record, Solution
@@ -110,13 +110,15 @@ def fixed_point(
     record = Record()
     if warm is not None:
         record = Record(None if warm.adjoint is None else warm.adjoint.value, warm.start_size)
-    method = JacobianFree() if adjoint.follows_path else adjoint
+    # One that follows a path differentiates by itself. What it solves on the way is a solution to
+    # nobody, so the cheapest adjoint stands there.
+    at_solution = JacobianFree() if adjoint.follows_path else adjoint
     equation, leaves, p = pose(
         f,
         z0,
         operands,
         solver,
-        method,
+        at_solution,
         coupled,
         record,
         throw=throw,
@@ -128,7 +130,7 @@ def fixed_point(
     )
     if warm is not None:
         leaves = _warm_start(warm, leaves, equation.state_spec)
-    return _solve(equation, adjoint, leaves, p, record)
+    return _solve(equation, adjoint, leaves, p)
 
 
 @boundary
@@ -175,13 +177,14 @@ def root_find(
     """
     if not callable(g):
         raise TypeError(f"g: expected a function of (z, *operands), got {g!r}")
-    function = name_caller(g, "root_find")
+    function = label_function(g, "root_find")
     function.is_root = True
     solver = DEFAULT_ROOT_SOLVER if solver is None else solver
     return fixed_point(function, z0, *operands, solver=solver, adjoint=adjoint, **options)
 
 
-def name_caller(f: Callable[..., Tree], caller: str) -> Function:
+def label_function(f: Callable[..., Tree], caller: str) -> Function:
+    """f as a function of its own, which knows by whose name messages are to call its caller."""
     function = close_over(f)
     function = copy.copy(function) if function is f else function
     function.caller = caller
@@ -196,6 +199,8 @@ def pose(
     adjoint: Adjoint,
     coupled: bool | Tensor,
     record: Record,
+    *,
+    drop_finished: bool = False,
     **how: Any,
 ) -> tuple[Problem, Leaves, Leaves]:
     """The problem that a caller's arguments, which are checked here, pose; its start; the tensors
@@ -208,7 +213,10 @@ def pose(
         )
     function = close_over(f)
     given, p = Operands.of(operands, batch, function.keywords)
-    if how.get("drop_finished") and coupled is not False:
+    groups: Coupled = coupled is True
+    if batch and not isinstance(coupled, bool):
+        groups = read_groups(coupled, batch)
+    if drop_finished and groups is not False:
         raise ValueError(
             "drop_finished and coupled exclude each other: rows of a coupled batch stay together"
         )
@@ -218,10 +226,11 @@ def pose(
         state_spec=spec,
         operands=given,
         autocast=AutocastRegion.current(leaves[0].device.type),
-        coupled=read_groups(coupled, batch) if batch and coupled is not False else coupled is True,
+        coupled=groups,
         adjoint=adjoint,
         record=record,
         expected=function.closes_over,
+        drop_finished=drop_finished,
         **how,
     )
     return problem, leaves, p
@@ -241,10 +250,16 @@ def _empty(equation: Problem, z: Leaves, p: Leaves) -> Solution:
     )
 
 
-def _solve(
-    equation: Problem, adjoint: Adjoint, leaves: Leaves, p: Leaves, record: Record
-) -> Solution:
-    function = equation.f
+def _solve(equation: Problem, adjoint: Adjoint, leaves: Leaves, p: Leaves) -> Solution:
+    """Solves from the start `leaves`, and returns the solution as the caller's tree.
+
+    Args:
+        adjoint: finds the solution and connects it to `p`. It is not the equation's where it
+            follows a path.
+        p: the tensors among the operands.
+    """
+    function, record = equation.f, equation.record
+    assert record is not None
     if isinstance(function, Closure) and function.modules:
         warn_of_unsteady("f", (("", each) for each in function.modules))
     if not leaves[0].numel():
@@ -254,7 +269,7 @@ def _solve(
     if equation.has_aux:
         aux = equation.evaluate_with_aux(found.value, [*p, *equation.captured.values])[1]
     function.retire()
-    tracked = torch.is_grad_enabled() or private.transform_active()
+    tracked = private.differentiates_later()
     return Solution(
         value=unflatten(found.value, equation.state_spec),
         status=found.status,

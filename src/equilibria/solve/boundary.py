@@ -120,7 +120,7 @@ def without_autocast(device: str) -> AbstractContextManager[Any]:
         device: type of the tensors' device.
     """
     if device == "meta" or not torch.is_autocast_enabled(device):
-        return _NOTHING
+        return nullcontext()
     return torch.autocast(device, enabled=False)
 
 
@@ -131,8 +131,5 @@ def enter_region(region: AutocastRegion) -> AbstractContextManager[Any]:
     from it later would have no gradient.
     """
     if not (region.enabled or torch.is_autocast_enabled(region.device)):
-        return _NOTHING
+        return nullcontext()
     return torch.autocast(region.device, region.dtype, region.enabled, cache_enabled=False)
-
-
-_NOTHING = nullcontext()

@@ -12,12 +12,11 @@ from equilibria.solve import private
 from equilibria.solve.options import whole_field
 from equilibria.solve.rows import Memory, Rows, add_scaled, choose, keep_samples
 from equilibria.solve.solvers import Inverse, Point, Solver, Stepper
+from equilibria.solve.termination import STALL
 
 # Beyond this the secant update divides by rounding: the sample starts its memory afresh.
 LARGEST_FACTOR = 1e4
 ROOM = 16  # rows of R that are made room for at first
-# A memory's worth of steps that leaves more than this of the best residual has brought nothing.
-STALL = 0.99
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +172,7 @@ class _Broyden(Stepper):
         assert now.best is not None and now.best_size is not None
         if self.before is not None:
             theta = torch.ones_like(self.before) if self.theta is None else self.theta
+            # Has this memory's worth of steps brought anything?
             self.theta = torch.where(now.best_size < STALL * self.before, 1.0, theta / 2)
         self.before = now.best_size
         behind = now.size > 2 * now.best_size

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from operator import attrgetter, is_
+from operator import is_
 from typing import Any, TypeVar
 from weakref import ReferenceType, ref
 
@@ -26,9 +26,9 @@ from torch.utils import _pytree as pytree
 
 from equilibria.solve import private
 from equilibria.solve.derivative import FrozenParameter
+from equilibria.solve.tree import some_require_grad
 
 T = TypeVar("T")
-_REQUIRES_GRAD = attrgetter("requires_grad")
 
 
 class _InForce(threading.local):
@@ -66,9 +66,6 @@ class Substitute(TorchFunctionMode):
 
         args, kwargs = pytree.tree_map_only(Tensor, look_up, (args, kwargs or {}))
         return func(*args, **kwargs)
-
-
-_NOTHING = nullcontext()
 
 
 @contextmanager
@@ -179,12 +176,12 @@ class Captured:
     def substitute(self, stand_ins: Sequence[Tensor]) -> AbstractContextManager[None]:
         """Every use of an original inside sees its stand-in, and a constant is one."""
         originals = self.originals
-        if any(map(_REQUIRES_GRAD, self.constants)):
+        if some_require_grad(self.constants):
             thawed = [x for x in self.constants if x.requires_grad]
             originals = [*originals, *thawed]
             stand_ins = [*stand_ins, *(x.detach() for x in thawed)]
         if all(map(is_, originals, stand_ins)):
-            return _NOTHING
+            return nullcontext()
         return _substitute(originals, stand_ins)
 
 

@@ -13,7 +13,6 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
-from operator import attrgetter
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -28,8 +27,7 @@ from typing_extensions import override
 from equilibria.solve import private
 from equilibria.solve.boundary import as_around
 from equilibria.solve.status import warn
-
-_NOTHING = nullcontext()
+from equilibria.solve.tree import some_require_grad
 
 
 class Function(abc.ABC):
@@ -51,7 +49,7 @@ class Function(abc.ABC):
     def enter_evaluation(self) -> AbstractContextManager[None]:
         """The surroundings of the latest evaluation, for a part of f that backward runs again: a
         checkpoint in it."""
-        return _NOTHING
+        return nullcontext()
 
     def retire(self) -> None:  # noqa: B027  (nothing to do where f holds no module)
         """The call that was given f returns: from now on its modules may change at any time, in
@@ -113,7 +111,7 @@ class Closure(Function):
             changed = changed or store.get(name) is not tensor
         # A constant of the forward is one of the backward. Reading `requires_grad` also shows the
         # tensor to a recorder, which sees nothing of what compiled code does with it.
-        if not (changed or any(map(_REQUIRES_GRAD, self._constants))):
+        if not (changed or some_require_grad(self._constants)):
             return self._evaluate(*arguments, **keywords)
         with private.run_eagerly():  # compiled code belongs to the modules themselves
             return self._as_given()(*arguments, **keywords)
@@ -161,7 +159,6 @@ class Closure(Function):
                 self._collect(each, seen)
 
 
-_REQUIRES_GRAD = attrgetter("requires_grad")
 _PARTIAL: Any = partial
 _DICT: Any = dict
 _TUPLE: Any = tuple

@@ -10,6 +10,7 @@ import abc
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -20,10 +21,9 @@ from equilibria.solve import private
 from equilibria.solve.boundary import without_autocast
 from equilibria.solve.convergence import Criterion
 from equilibria.solve.derivative import Function, Linearization, pullback, pushforward
-from equilibria.solve.estimate import WARNED_ERROR
 from equilibria.solve.layout import Coupled, Layout
 from equilibria.solve.linear import LinearSolver, iterate_affine
-from equilibria.solve.loop import Run, is_far_off
+from equilibria.solve.loop import Run, warn_if_far_off
 from equilibria.solve.rows import Rows, choose, largest_of, length, unit_of
 from equilibria.solve.solution import AdjointInfo, Record
 from equilibria.solve.solvers import Solver
@@ -281,15 +281,14 @@ class Affine(Equation):
             raise_if_failed(what, *outcome)
         if (problem := describe_failure(what, *outcome)) is not None:
             warn(f"{problem}\nDerivatives of these samples are inexact.")
-        if self.solver.error is None and is_far_off(
-            run, lambda: Criterion.of(self.solver, layout, self.rtol)
-        ):
-            warn(
-                f"{what}: some samples CONVERGED, and the estimated error of the derivative "
-                f"is more than {WARNED_ERROR:g} times the tolerance, which is one of the residual: "
-                "df/dz has an eigenvalue near 1. Tighten rtol of the linear solver, or limit the "
-                "error, as in eq.Implicit(linear=eq.GMRES(error=1e-2))"
+        if self.solver.error is None:
+            advice = (
+                "df/dz has an eigenvalue near 1, and the derivative may be wrong. Tighten rtol of "
+                "the linear solver, or limit the error, as in "
+                "eq.Implicit(linear=eq.GMRES(error=1e-2))"
             )
+            criterion = partial(Criterion.of, self.solver, layout, self.rtol)
+            warn_if_far_off(run, criterion, what, advice)
         return layout, run
 
     def _pass_on(self, run: Run, broken: Tensor, g: Rows) -> Run:

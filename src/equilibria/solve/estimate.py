@@ -247,7 +247,9 @@ class Observer:
             running: which of them have not finished.
             index: of the samples in the batch, among all; None: all.
         """
-        each = relative_by_leaf(point.residual, point.f).detach()
+        # Detached before norms are taken: autograd would keep their graph, for nobody.
+        residual, f = ([row.detach() for row in rows] for rows in (point.residual, point.f))
+        each = relative_by_leaf(residual, f)
         relative = torch.where(running, relative, math.nan)
         each = torch.where(running, each, math.nan)
         if index is not None:

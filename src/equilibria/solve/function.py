@@ -89,7 +89,7 @@ class FixedPoint(torch.autograd.Function):
         z, p = saved[:n], saved[n:]
         equation.report_unsolved(status, reason, residual)
         g = fill_missing(grads[:n], z)
-        if torch.is_grad_enabled() or private.transform_active():
+        if private.differentiates_later():
             found = _differentiable(equation, z, p, g, needed, residual)
         else:
             jacobian = equation.linearize(z, p, needed)
@@ -185,7 +185,7 @@ def _differentiable(
 def implicit(equation: Problem, z: Leaves, p: Leaves) -> Run:
     """Solves, and connects the solution and the states to what f depends on."""
     found = solve(equation, z, p)
-    if not (torch.is_grad_enabled() or private.transform_active()):
+    if not private.differentiates_later():
         return found
     everything = [*p, *equation.captured.values]
     return replace(

@@ -22,8 +22,8 @@ from equilibria.solve.monitor import Terms
 from equilibria.solve.options import instance_field, is_foreign, nonnegative_field, whole_field
 from equilibria.solve.rows import Rows, add_scaled, check_like, choose, dot, length, subtract
 from equilibria.solve.solvers import Limits, Product, Solver
-from equilibria.solve.status import Reason, Status
-from equilibria.solve.termination import RUNNING, STALL
+from equilibria.solve.status import RUNNING, Reason, Status
+from equilibria.solve.termination import STALL
 from equilibria.solve.tree import describe
 
 

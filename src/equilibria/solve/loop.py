@@ -20,13 +20,30 @@ from equilibria.solve.monitor import Monitor, Terms
 from equilibria.solve.options import is_foreign
 from equilibria.solve.rows import Rows, check_like, choose, length, select, subtract
 from equilibria.solve.solvers import Inverse, Jacobian, Point, Solver, Stepper
-from equilibria.solve.status import Status
+from equilibria.solve.status import Status, warn
 
 
 @dataclass(frozen=True)
 class Run:
-    """The outcome of a solve, one entry a sample; `extras` has further fields of `Stats`, and
-    `course` is what `Stats.error` is computed from."""
+    """The outcome of a solve, one entry a sample.
+
+    Attributes:
+        value: the answers: rows from `iterate` and from linear solvers, leaves from the functions
+            that solve a `Problem`.
+        status: `Status` codes, int8.
+        reason: `Reason` codes, int8.
+        evals: evaluations, or products, that each sample took part in, int64.
+        residual: relative residuals of the answers.
+        states: the iterates that were asked for, each like `value`.
+        extras: further fields of `Stats`, by name.
+        inverse: what Broyden's method has learned of (I - df/dz)^-1; None where nobody asked.
+        size: the size of f at the start that a warm start keeps, see `Reference.size_to_keep`; None
+            of a linear solver.
+        course: what `Stats.error` is computed from, in one of two forms. Of `iterate`: products
+            `(samples, 9)` of the last differences, see `estimate._multiply`. Of a linear solver:
+            the estimated errors `(samples,)` themselves. `estimate_error` takes both. None where
+            nothing is known.
+    """
 
     value: Rows
     status: Tensor
@@ -40,15 +57,20 @@ class Run:
     course: Tensor | None = None
 
 
-def is_far_off(run: Run, criterion: Callable[[], Criterion]) -> bool:
-    """Has a sample converged whose estimated error is above `WARNED_ERROR` times the tolerance?"""
+def warn_if_far_off(run: Run, criterion: Callable[[], Criterion], what: str, advice: str) -> None:
+    """Warn where a sample has converged whose estimated error is above `WARNED_ERROR` times the
+    tolerance."""
     if run.course is None or not may_be_wrong(run.course, run.residual):
-        return False
+        return
     by, size = criterion(), length(run.value)
     tolerance = by.loosest + torch.where(size > 0, by.absolute(run.value) / size, 0.0)
     limit = WARNED_ERROR * torch.clamp(tolerance, min=torch.finfo(run.residual.dtype).eps)
     error = estimate_error(run.course, run.residual, rounded=True)
-    return private.some((run.status == Status.CONVERGED) & (error > limit))
+    if private.some((run.status == Status.CONVERGED) & (error > limit)):
+        warn(  # the same words each time, which Python then shows once
+            f"{what}: some samples CONVERGED whose estimated error (stats.error) is more than "
+            f"{WARNED_ERROR:g} times the tolerance, which is one of the residual. {advice}"
+        )
 
 
 def iterate(
@@ -77,11 +99,12 @@ def iterate(
         keeps_inverse: return what the method has learned of (I - df/dz)^-1; not with `leave`.
     """
     steps_on, tracked = terms.returns == "next", terms.tracked
+    # Where autograd follows, an outcome keeps no answers: the value is the step after the last one.
+    assert not tracked or steps_on
     wanted = {k for k in states if k > 0}
     recorded = {0: z}
     stepper = _start(solver, terms, jacobian)
     foreign = is_foreign(stepper)
-    stepper.keeps_inverse = keeps_inverse
     monitor = Monitor(solver, stepper, z, terms)
     outcome = monitor.outcome
     stepper.error_ratio = monitor.error_ratio()
@@ -89,7 +112,8 @@ def iterate(
     at_once = bool(states) or keeps_inverse or _looks_at_once(monitor, z)
     observe = monitor.observe if at_once else Deferred(monitor).observe
     while True:
-        image, f = evaluate(z) if f is None else f, None
+        image = evaluate(z) if f is None else f
+        f = None
         residual = stepper.residual(image, z)
         size = length([row.detach() for row in residual] if tracked else residual)
         point = Point(z, image, residual, size)
@@ -100,8 +124,7 @@ def iterate(
             point = monitor.around(point)
         proposal = stepper.step(point)
         if foreign:
-            what = f"the step of {type(solver).__name__}"
-            check_like(what, proposal, z, "a matrix (samples, entries) for each leaf of the state")
+            _check_step(solver, proposal, z)
         after = proposal
         if (noted or steps_on) and (done or monitor.any_finished):
             after = choose(monitor.moves, proposal, monitor.answer[0])
@@ -139,6 +162,12 @@ def _start(solver: Solver, terms: Terms, jacobian: Jacobian | None) -> Stepper:
         raise TypeError(f"{type(solver).__name__}.start returned {stepper!r}: expected a Stepper")
     stepper.layout = terms.layout
     return stepper
+
+
+def _check_step(solver: Solver, proposal: Rows, z: Rows) -> None:
+    """Raises where a method of a user's own has not returned an iterate like the last one."""
+    what = f"the step of {type(solver).__name__}"
+    check_like(what, proposal, z, "a matrix (samples, entries) for each leaf of the state")
 
 
 def _looks_at_once(monitor: Monitor, z: Rows) -> bool:

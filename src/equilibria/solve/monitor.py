@@ -16,8 +16,8 @@ from equilibria.solve.layout import Layout
 from equilibria.solve.outcome import Best, Outcome
 from equilibria.solve.rows import Rows, choose, keep_samples, length
 from equilibria.solve.solvers import Point, Solver, Stepper
-from equilibria.solve.status import Status
-from equilibria.solve.termination import RUNNING, Judge
+from equilibria.solve.status import RUNNING, Status
+from equilibria.solve.termination import Judge
 
 COMPACT_BELOW = 0.85  # share of running samples under which the finished ones leave the batch
 

@@ -99,19 +99,27 @@ def name_of(owner: object, option: str) -> str:
     return f"{type(owner).__name__}({option}=...)"
 
 
+_NEUTRAL = {"per_row": False, "atol": 0.0, "error": None}
+"""Values of limits that ask for nothing, so that nothing is ignored."""
+
+
 def refuse_ignored(owner: Any, option: str, limits: Iterable[str], remedy: str) -> None:
-    """Raise ValueError for limits of the method in an option that are not its defaults.
+    """Raise ValueError for limits of the method in an option that ask for something.
+
+    A limit asks for nothing if its value is neutral, or else the default of the library's class. A
+    subclass of a user's own may declare another default, which would be ignored like an argument.
 
     Args:
         limits: those that `owner` does not heed.
         remedy: the rest of the message, in which `{limit}` and `{given}` are filled in.
     """
     method = getattr(owner, option)
-    for each in fields(method):
-        given = getattr(method, each.name)
-        if each.name in limits and given != each.default:
-            advice = remedy.format(limit=each.name, given=given)
-            text = f"{name_of(owner, option)}: {each.name} = {given!r} would be ignored{advice}"
+    base = next(kind for kind in type(method).__mro__ if kind.__module__.startswith(_OWN))
+    usual = {each.name: each.default for each in fields(base)} | _NEUTRAL
+    for limit in limits:
+        if (given := getattr(method, limit)) != usual[limit]:
+            advice = remedy.format(limit=limit, given=given)
+            text = f"{name_of(owner, option)}: {limit} = {given!r} would be ignored{advice}"
             raise ValueError(text)
 
 

@@ -35,6 +35,14 @@ def differentiates() -> bool:
     return torch.is_grad_enabled() or transform_active() or dual_level_active()
 
 
+def differentiates_later() -> bool:
+    """May a derivative of what is computed here be asked for when it has been computed?
+
+    Forward mode is left out: its tangents are computed along with the values, and need no graph.
+    """
+    return torch.is_grad_enabled() or transform_active()
+
+
 class _RunEagerly(threading.local):
     """How often this thread has asked for compiled functions to run uncompiled."""
 
@@ -253,7 +261,7 @@ def free_to_read(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and not wrapped
 
 
-def none(count: Tensor) -> bool:
+def known_zero(count: Tensor) -> bool:
     """Are all entries known to be zero? False on a device that would have to be waited for."""
     return free_to_read(count) and not count.any()
 

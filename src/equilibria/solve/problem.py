@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,16 +18,15 @@ from equilibria.solve.closure import Function
 from equilibria.solve.convergence import Criterion, Measure, Reference
 from equilibria.solve.derivative import GraphKeeper
 from equilibria.solve.equation import Axes, Equation, fold, fold_all
-from equilibria.solve.estimate import WARNED_ERROR
 from equilibria.solve.layout import Coupled, Groups, Layout
-from equilibria.solve.loop import Run, is_far_off, iterate
+from equilibria.solve.loop import Run, iterate, warn_if_far_off
 from equilibria.solve.map import UserMap
 from equilibria.solve.monitor import Terms
 from equilibria.solve.rows import Rows, subtract
 from equilibria.solve.solution import Record
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import describe_failure, raise_if_failed, warn
-from equilibria.solve.tree import Leaves, Operands, flatten
+from equilibria.solve.tree import Leaves, Operands, flatten, some_require_grad
 
 if TYPE_CHECKING:
     from equilibria.solve.adjoints import Adjoint
@@ -61,7 +59,7 @@ class Problem(UserMap):
 
         def rows_of_f(rows: Rows) -> Rows:
             image = self.evaluate(rows if layout.plain else layout.leaves(rows), here)
-            if any(map(_REQUIRES_GRAD, image)):  # f may have worked under enable_grad
+            if some_require_grad(image):  # f may have worked under enable_grad
                 image = [x.detach() for x in image]
             return image if layout.plain else layout.rows(image)
 
@@ -123,13 +121,13 @@ class Problem(UserMap):
             )
         if self.throw:
             raise_if_failed(self.f.caller, run.status, run.reason, run.residual)
-        if self.solver.error is None and is_far_off(run, lambda: self.criterion(layout)):
-            warn(  # the same words each time, which Python then shows once
-                f"{self.f.caller}: some samples CONVERGED whose estimated error (stats.error) is "
-                f"more than {WARNED_ERROR:g} times the tolerance, which is one of the residual. If "
-                "f is a small or damped step, take the longest one that is stable, and damp in the "
-                "solver, not in f. Or limit the error, as in eq.Auto(error=1e-2), or tighten rtol"
+        if self.solver.error is None:
+            advice = (
+                "If f is a small or damped step, take the longest one that is stable, and damp in "
+                "the solver, not in f. Or limit the error, as in eq.Auto(error=1e-2), or tighten "
+                "rtol"
             )
+            warn_if_far_off(run, lambda: self.criterion(layout), self.f.caller, advice)
         return run
 
     @override
@@ -272,6 +270,3 @@ class _Mapped(Function):
 def _waves(like: Tensor) -> Tensor:
     """Numbers between -1 and 1 that no two entries share: no layer is invariant along them."""
     return torch.arange(like.numel(), device=like.device).to(like).cos().view_as(like)
-
-
-_REQUIRES_GRAD = attrgetter("requires_grad")

@@ -26,7 +26,7 @@ from equilibria.solve.options import (
     number_field,
     whole_field,
 )
-from equilibria.solve.rows import Rows, add_scaled, sum_of
+from equilibria.solve.rows import Rows, add_scaled, subtract, sum_of
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,6 @@ class Stepper(abc.ABC):
         looks_around: it wants to be told more than the newest evaluation; see `Point`.
         spent: `(samples,)` evaluations that the latest step took beside the loop's own; None: none.
         phases: of a method whose evaluations are told apart by phase, at the least.
-        keeps_inverse: somebody will ask what was learned, see `find_inverse`.
         layout: how the state lies in the rows; None where each leaf is a row as it is.
         error_ratio: computes `Point.error_ratio`, for a method that seldom wants it.
     """
@@ -259,13 +258,12 @@ class Stepper(abc.ABC):
     looks_around: bool = False
     spent: Tensor | None = None
     phases: int = 0
-    keeps_inverse: bool = False
     layout: Layout | None = None
     error_ratio: Callable[[Point], Tensor]
 
     def residual(self, f: Rows, z: Rows) -> Rows:
         """f - z, where the method wants it to lie."""
-        return list(map(torch.sub, f, z))
+        return subtract(f, z)
 
     @abc.abstractmethod
     def step(self, now: Point) -> Rows:

@@ -41,6 +41,10 @@ class Status(enum.IntEnum):
         return _MESSAGES[self]
 
 
+RUNNING = -1
+"""In place of a `Status` code: the sample has not ended."""
+
+
 class Reason(enum.IntEnum):
     """Why a sample ended as it did, where its `Status` leaves that open.
 

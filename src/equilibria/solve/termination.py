@@ -16,16 +16,15 @@ from equilibria.solve.estimate import Course
 from equilibria.solve.outcome import Best
 from equilibria.solve.rows import Rows, entries, keep_samples, largest_of, sum_of
 from equilibria.solve.solvers import Point, Solver
-from equilibria.solve.status import Reason, Status
+from equilibria.solve.status import RUNNING, Reason, Status
 
-RUNNING = -1
 # Growth of the residual, over the larger of its first value and of f(z) there, that ends a sample.
 # A start of 1e-10 beside an unstable fixed point must pass on its way to an answer of size 1. A
 # higher bar costs every sample that does diverge: one that triples is found out after 22
 # evaluations, at 1e8 after 18, at 1e16 after 35.
 DIVERGENCE = 1e10
 STALLED_DIVERGENCE = 1e8  # the same for a sample that would be called stalled
-STALL = 0.99  # what must be left of the best residual, at most, after `patience` evaluations
+STALL = 0.99  # what may be left of the best residual: more after many evaluations is no progress
 SHRINKING = 0.9  # what is left of ||f(z)||, at most, of a state on its way to zero
 
 

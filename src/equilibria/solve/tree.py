@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from operator import attrgetter
 from typing import Any, cast
 
 import torch
@@ -31,6 +32,12 @@ def shared(value: Tree) -> Shared:
     return Shared(value)
 
 
+def some_require_grad(tensors: Iterable[Tensor]) -> bool:
+    """Does autograd follow any of these tensors?"""
+    return any(map(_REQUIRES_GRAD, tensors))
+
+
+_REQUIRES_GRAD = attrgetter("requires_grad")
 _LEAF: pytree.TreeSpec = pytree.tree_flatten(None)[1]
 
 
