@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
-from equilibria.solve import Closure, Function, private
+from equilibria.solve import Closure, UserFunction, private
 
 _active: ContextVar[Frozen | None] = ContextVar("equilibria_frozen", default=None)
 
@@ -138,7 +138,7 @@ class _Holding(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class Evaluation(Function):
+class Evaluation(UserFunction):
     """A cell as the function that one forward solves: `Frozen` is entered whenever it is called.
 
     Args:

@@ -19,7 +19,7 @@ from equilibria.solve.api import check_returns, fixed_point, root_find
 from equilibria.solve.auto import Auto
 from equilibria.solve.boundary import boundary, without_autocast
 from equilibria.solve.broyden import Broyden
-from equilibria.solve.closure import Closure, Function, warn_of_unsteady
+from equilibria.solve.closure import Closure, UserFunction, warn_of_unsteady
 from equilibria.solve.convergence import GROWTH, SHARE
 from equilibria.solve.estimate import WARNED_ERROR
 from equilibria.solve.gmres import GMRES
@@ -57,7 +57,6 @@ __all__ = [
     "Closure",
     "DirectSolve",
     "Fallback",
-    "Function",
     "Implicit",
     "Jacobian",
     "JacobianFree",
@@ -83,6 +82,7 @@ __all__ = [
     "Tolerance",
     "Tree",
     "Unrolled",
+    "UserFunction",
     "add_scaled",
     "advance",
     "advances",

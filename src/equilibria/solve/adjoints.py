@@ -16,9 +16,9 @@ from typing_extensions import override
 from equilibria.solve import private
 from equilibria.solve.auto import Auto
 from equilibria.solve.broyden import Broyden
-from equilibria.solve.equation import Affine, Place
+from equilibria.solve.equation import Affine, LinearSystem
 from equilibria.solve.estimate import estimate_error
-from equilibria.solve.function import implicit, solve_implicitly
+from equilibria.solve.function import solve_and_attach, solve_implicitly
 from equilibria.solve.gmres import GMRES
 from equilibria.solve.linear import Goal, LinearSolver, Measured, iterate_affine, linear_field
 from equilibria.solve.loop import Run
@@ -44,8 +44,9 @@ from equilibria.solve.tree import Leaves
 class Adjoint(Options):
     """How the gradient of a fixed point is found. The base of all adjoints.
 
-    A method of its own implements `solve`, which is used for derivatives of all orders, forward and
-    backward.
+    A custom adjoint overrides `solve`, which is used for derivatives of all orders, forward and
+    backward. There are two other hooks, for an adjoint that does more than solve a linear system:
+    `find` solves the problem and connects the solution, and `propagate` finds u from the equation.
 
     Class attributes:
         follows_path: autograd follows steps of the solver, or after it; `solve` has no part.
@@ -84,11 +85,11 @@ class Adjoint(Options):
 
     def find(self, problem: Problem, z: Leaves, p: Leaves) -> Run:
         """Solves from `z` at the operands `p`, and connects the solution to what f depends on."""
-        return implicit(problem, [leaf.detach() for leaf in z], p)
+        return solve_and_attach(problem, [leaf.detach() for leaf in z], p)
 
-    def propagate(self, at: Place, g: Leaves) -> Leaves:
+    def propagate(self, system: LinearSystem, g: Leaves) -> Leaves:
         """u = (I - J)^-T g, or (I - J)^-1 g, or what stands for it."""
-        u = self.solve(at.multiply, g)
+        u = self.solve(system.product, g)
         if is_foreign(self):
             check_like(f"{type(self).__name__}.solve", u, g, "as g")
         return u
@@ -234,15 +235,23 @@ class Implicit(Adjoint):
         return torch.clamp(reached, finest, max(finest, LOOSEST))
 
     @override
-    def propagate(self, at: Place, g: Leaves) -> Leaves:
-        equation, transposed = at.equation, at.transposed
+    def propagate(self, system: LinearSystem, g: Leaves) -> Leaves:
+        equation, transposed = system.equation, system.transposed
         record = equation.record if transposed else None
         rtol = None if equation.record is None else self._rtol(equation.record, equation.floor)
         linear = self.linear.no_finer_than(equation.floor)
-        affine = Affine(equation, linear, transposed, self, len(g), record, rtol)
-        if at.graph is None:
-            return solve_implicitly(affine, g, [], [*at.z, *at.p, *g])[0]
-        layout, run = affine.solve_with(at.graph, g)
+        affine = Affine(
+            parent=equation,
+            solver=linear,
+            transposed=transposed,
+            adjoint=self,
+            count=len(g),
+            solution_record=record,
+            rtol=rtol,
+        )
+        if system.graph is None:
+            return solve_implicitly(affine, g, [], [*system.z, *system.p, *g])[0]
+        layout, run = affine.solve_with(system.graph, g)
         return layout.leaves(run.value)
 
 
@@ -363,8 +372,8 @@ class Shine(Adjoint):
         return super().find(problem, z, p)
 
     @override
-    def propagate(self, at: Place, g: Leaves) -> Leaves:
-        record = at.equation.record
+    def propagate(self, system: LinearSystem, g: Leaves) -> Leaves:
+        record = system.equation.record
         kept = None if record is None else record.inverse
         if kept is None:
             raise RuntimeError(
@@ -372,11 +381,11 @@ class Shine(Adjoint):
                 "eq.Implicit() or eq.JacobianFree() there"
             )
         layout, inverse = kept
-        apply = inverse.multiply_transposed if at.transposed else inverse.multiply
+        apply = inverse.multiply_transposed if system.transposed else inverse.multiply
         constant = layout.rows(g)
         u = self._apply_inverse(apply, constant)
         for _ in range(self.refine):
-            image = layout.rows(at.multiply(layout.leaves(u)))
+            image = layout.rows(system.product(layout.leaves(u)))
             residual = [a + b - c for a, b, c in zip(image, constant, u, strict=True)]
             u = add_scaled(u, 1.0, apply(residual))
         return layout.leaves(u)

@@ -16,7 +16,7 @@ from equilibria.solve.adjoints import Adjoint
 from equilibria.solve.api import choose_methods, evaluator, fixed_point, label_function, pose
 from equilibria.solve.boundary import boundary, without_autocast
 from equilibria.solve.derivative import Linearization, fill_missing, refuse_batches
-from equilibria.solve.equation import Place
+from equilibria.solve.equation import LinearSystem
 from equilibria.solve.layout import Layout
 from equilibria.solve.path import Unrolled
 from equilibria.solve.problem import Problem
@@ -235,7 +235,7 @@ class _Corrected(torch.autograd.Function):
         image: Leaves = list(ctx.saved_tensors)
         g = fill_missing(grads, image)
         graph = Linearization(image, ctx.edges, [])
-        u = equation.adjoint.propagate(Place(equation, [], [], graph=graph), g)
+        u = equation.adjoint.propagate(LinearSystem(equation, [], [], graph=graph), g)
         return (None, None, *u)
 
 

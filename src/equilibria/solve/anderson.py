@@ -63,6 +63,8 @@ class Anderson(Solver):
 class AndersonStepper(Stepper):
     """The differences, and the step that they give. `Auto` drives its two halves by itself."""
 
+    PER_SAMPLE = ("gram", "base")
+
     def __init__(self, solver: Anderson, tracked: bool) -> None:
         self.solver = solver
         self.tracked = tracked
@@ -159,7 +161,7 @@ class AndersonStepper(Stepper):
     def select(self, index: Tensor) -> None:
         self.residuals.select(index)
         self.moves.select(index)
-        keep_samples(self, index, "gram base")
+        keep_samples(self, index)
 
     @override
     def ritz(self, here: Tensor) -> Tensor | None:

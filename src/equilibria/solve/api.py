@@ -13,7 +13,7 @@ from equilibria.solve import private
 from equilibria.solve.adjoints import Adjoint, Implicit, JacobianFree
 from equilibria.solve.auto import Auto
 from equilibria.solve.boundary import AutocastRegion, boundary
-from equilibria.solve.closure import Closure, Function, close_over, warn_of_unsteady
+from equilibria.solve.closure import Closure, UserFunction, close_over, warn_of_unsteady
 from equilibria.solve.layout import Coupled, read_groups
 from equilibria.solve.newton import NewtonKrylov
 from equilibria.solve.problem import Problem
@@ -183,7 +183,7 @@ def root_find(
     return fixed_point(function, z0, *operands, solver=solver, adjoint=adjoint, **options)
 
 
-def label_function(f: Callable[..., Tree], caller: str) -> Function:
+def label_function(f: Callable[..., Tree], caller: str) -> UserFunction:
     """f as a function of its own, which knows by whose name messages are to call its caller."""
     function = close_over(f)
     function = copy.copy(function) if function is f else function

@@ -88,6 +88,10 @@ class _Auto(Stepper):
     """
 
     phases = 3
+    PER_SAMPLE = (
+        *("large", "mark", "marked", "due", "accelerated", "in_newton", "returned", "counts"),
+        *("phase", "ended", "previous", "unstable", "where", "extra"),
+    )
 
     def __init__(self, solver: Auto, tracked: bool, jacobian: Jacobian | None) -> None:
         self.solver = solver
@@ -105,27 +109,28 @@ class _Auto(Stepper):
         self.mark = torch.empty(0)  # log of ||f - z|| at the latest look, and when that was
         self.marked = self.due = torch.empty(0)  # and when the next one is due
         self.looks = {2, FIRST_LOOK}  # the evaluations at which one is due for some sample
-        self.fast = self.hard = torch.empty(0)  # who is accelerated, and who in the third phase
-        self.any_plain, self.any_fast, self.any_hard = True, False, False
+        self.accelerated = self.in_newton = torch.empty(0)  # who is in the second, the third phase
         self.returned = torch.empty(0)  # who has gone back to plain iteration
+        self.any_plain, self.any_accelerated, self.any_in_newton = True, False, False
         self.counts = torch.empty(0)  # evaluations by phase, less those when the present one began
-        self.phase = self.ended = torch.empty(0)  # 1 for the present one, else 0
-        self.best: deque[Tensor] = deque(maxlen=LONG)  # log of the least error ratio at each
+        self.phase = torch.empty(0)  # `(samples, 3)`, 1 for the present one, else 0
+        self.ended = torch.empty(0)  # who has finished, and is still in the batch
+        self.best: deque[Tensor] = deque(maxlen=LONG)  # log of the least tolerance ratio at each
         self.previous = torch.empty(0)  # length of the residual before
         self.unstable: Tensor | None = None  # plain steps make the residual grow; None: nobody's
         self.where: Tensor | None = None  # whom the step before has extrapolated; None: nobody
-        self.total = torch.zeros((), dtype=torch.int64)  # evaluations beside the loop's own
+        self.extra = torch.zeros((), dtype=torch.int64)  # evaluations beside the loop's own
 
     def _begin(self, z: Rows) -> None:
         samples, device = z[0].shape[0], z[0].device
-        self.fast = torch.zeros(samples, dtype=torch.bool, device=device)
-        self.hard = self.returned = self.ended = self.fast
+        self.accelerated = torch.zeros(samples, dtype=torch.bool, device=device)
+        self.in_newton = self.returned = self.ended = self.accelerated
         self.counts = torch.zeros(samples, 3, dtype=torch.int64, device=device)
         self.phase = torch.eye(3, dtype=torch.int64, device=device)[:1].expand(samples, 3)
-        self.total = self.counts[:, 0]
-        self.marked = torch.ones_like(self.total)
-        self.due = torch.full_like(self.total, FIRST_LOOK)
-        self.large, self.any_large, self.all_large = _find_large(z, self.layout, self.fast)
+        self.extra = self.counts[:, 0]
+        self.marked = torch.ones_like(self.extra)
+        self.due = torch.full_like(self.extra, FIRST_LOOK)
+        self.large, self.any_large, self.all_large = _find_large(z, self.layout, self.accelerated)
 
     @override
     def residual(self, f: Rows, z: Rows) -> Rows:
@@ -141,9 +146,9 @@ class _Auto(Stepper):
         plain, entering = now.f, None
         if self.anderson is not None:
             plain = self.anderson.store(now)
-            if self.evals % PERIOD == 0 and self.any_fast and not self.all_large:
+            if self.evals % PERIOD == 0 and self.any_accelerated and not self.all_large:
                 self._watch_growth(now)
-            if self.evals % JUDGED == 0 and self.any_fast:
+            if self.evals % JUDGED == 0 and self.any_accelerated:
                 entering = self._judge(now)
         if self.any_plain and self.evals in self.looks:
             self._look(now)
@@ -160,7 +165,7 @@ class _Auto(Stepper):
         out = plain
         if self.where is not None:
             out = self.anderson.extrapolate(plain, self.where)
-        return self._take_newton_steps(now, out, entering) if self.any_hard else out
+        return self._take_newton_steps(now, out, entering) if self.any_in_newton else out
 
     # --- plain iteration --------------------------------------------------------------------------
 
@@ -168,11 +173,11 @@ class _Auto(Stepper):
         """Who is to be accelerated from here on."""
         size, first = _log(now.size), self.evals == 2
         slope = (size - self.mark) / (self.evals - self.marked)
-        plain = ~(self.fast | self.ended | self.hard)
+        plain = ~(self.accelerated | self.ended | self.in_newton)
         looks = plain if first else plain & (self.due == self.evals)
         wants, left = slope > DOUBLES, torch.full_like(slope, math.inf)
         if not first or self.any_large:
-            left = torch.where(slope < 0, self.error_ratio(now).log() / -slope, math.inf)
+            left = torch.where(slope < 0, self.tolerance_ratio(now).log() / -slope, math.inf)
             # At the first look the contraction is not yet known well.
             slow = 4 * SLOW if self.evals == FIRST_LOOK else SLOW
             slow = math.inf if first else min(slow, (self.solver.max_evals - self.evals) / 2)
@@ -203,7 +208,7 @@ class _Auto(Stepper):
     def _accelerate(self, now: Point, which: Tensor, slope: Tensor) -> None:
         if self.anderson is None:
             self._replay(now)
-        self.fast, self.any_fast = self.fast | which, True
+        self.accelerated, self.any_accelerated = self.accelerated | which, True
         self._enter(which, 1)
         before = (torch.where(which, math.inf, error) for error in self.best)
         self.best = deque(before, maxlen=LONG)
@@ -230,7 +235,7 @@ class _Auto(Stepper):
     # --- acceleration -----------------------------------------------------------------------------
 
     def _watch_growth(self, now: Point) -> None:
-        grows = (now.size > math.exp(DOUBLES) * self.previous) & self.fast
+        grows = (now.size > math.exp(DOUBLES) * self.previous) & self.accelerated
         if self.where is not None:  # only a plain step tells of plain iteration
             grows = grows & ~self.where
         if private.some(grows):
@@ -238,7 +243,7 @@ class _Auto(Stepper):
 
     def _judge(self, now: Point) -> Tensor | None:
         """Who gets nowhere; returns who comes into the third phase."""
-        error = self.error_ratio(now).log()
+        error = self.tolerance_ratio(now).log()
         if self.best:
             error = torch.minimum(error, self.best[-1])
         self.best.append(error)
@@ -246,56 +251,56 @@ class _Auto(Stepper):
             return None
         lost = error - self.best[-SHORT] > SHORT_FALL
         if self.newton is None:
-            back = lost & self.fast & ~(self.returned | self.ended)
+            back = lost & self.accelerated & ~(self.returned | self.ended)
             if private.some(back):
                 self._go_back(back, now)
             return None
         if len(self.best) == LONG:
             left = self.solver.max_evals - self.evals
-            ahead = (left - self.total).clamp(max=PATIENCE)
+            ahead = (left - self.extra).clamp(max=PATIENCE)
             fall = error - self.best[0]
             lost = lost | (error + fall * (ahead / ((LONG - 1) * JUDGED)) > 0)
         assert now.running is not None
-        entering = lost & now.running & self.fast & ~self.hard
+        entering = lost & now.running & self.accelerated & ~self.in_newton
         if not private.some(entering):
             return None
         self._enter(entering, 2)
-        self.hard, self.any_hard = self.hard | entering, True
-        self.fast = self.fast & ~entering
-        self.any_fast = private.some(self.fast)
+        self.in_newton, self.any_in_newton = self.in_newton | entering, True
+        self.accelerated = self.accelerated & ~entering
+        self.any_accelerated = private.some(self.accelerated)
         return entering
 
     def _go_back(self, which: Tensor, now: Point) -> None:
         self._enter(which, 0)
-        self.fast, self.returned = self.fast & ~which, self.returned | which
-        self.any_plain, self.any_fast = True, private.some(self.fast)
+        self.accelerated, self.returned = self.accelerated & ~which, self.returned | which
+        self.any_plain, self.any_accelerated = True, private.some(self.accelerated)
         self._mark(which, _log(now.size), PERIOD)
 
     def _choose(self) -> Tensor | None:
         """Who is extrapolated: out of turn, who is large or needs it; None: nobody."""
         if self.evals % PERIOD == 0 or self.all_large:
-            return self.fast if self.any_fast else None
+            return self.accelerated if self.any_accelerated else None
         where = self.large if self.any_large else None
         if self.unstable is not None:
             where = self.unstable if where is None else where | self.unstable
         if where is None:
             return None
-        where = where & self.fast
+        where = where & self.accelerated
         return where if private.some(where) else None
 
     def _take_newton_steps(self, now: Point, out: Rows, entering: Tensor | None) -> Rows:
         """Newton's steps, in the place of the others', for the samples of the third phase."""
         assert self.newton is not None and now.running is not None
         assert now.best is not None and now.best_size is not None
-        which = now.running & self.hard
+        which = now.running & self.in_newton
         back = torch.zeros_like(which) if entering is None else entering
         back = back & (now.size > 2 * now.best_size)
         step = self.newton.advance(
-            now, which & ~back, self.solver.max_evals - self.evals - self.total
+            now, which & ~back, self.solver.max_evals - self.evals - self.extra
         )
         self.spent = self.newton.spent
         assert self.spent is not None
-        self.total = self.total + self.spent
+        self.extra = self.extra + self.spent
         return choose(which, choose(back, now.best, step), out)
 
     # --- what the loop asks for -------------------------------------------------------------------
@@ -303,9 +308,9 @@ class _Auto(Stepper):
     @override
     def end(self, here: Tensor) -> None:
         self.ended = self.ended.index_fill(0, here, True)
-        if self.any_fast:
-            self.fast = self.fast.index_fill(0, here, False)
-            self.any_fast = private.some(self.fast)
+        if self.any_accelerated:
+            self.accelerated = self.accelerated.index_fill(0, here, False)
+            self.any_accelerated = private.some(self.accelerated)
 
     @override
     def choices(self) -> Tensor | None:
@@ -314,9 +319,9 @@ class _Auto(Stepper):
         if self.anderson is None:
             return None
         found = self.counts + (self.evals + 1) * self.phase
-        if not self.any_hard:
+        if not self.any_in_newton:
             return found
-        return torch.cat([found[:, :2], found[:, 2:] + self.total.unsqueeze(1)], dim=1)
+        return torch.cat([found[:, :2], found[:, 2:] + self.extra.unsqueeze(1)], dim=1)
 
     @override
     def ritz(self, here: Tensor) -> Tensor | None:
@@ -329,8 +334,7 @@ class _Auto(Stepper):
         if self.newton is not None:
             self.newton.select(index)
         self.iterates = [select(z, index) for z in self.iterates]
-        keep_samples(self, index, "large mark marked due fast hard returned counts phase ended")
-        keep_samples(self, index, "previous unstable where total")
+        keep_samples(self, index)
         self.best = deque(select(list(self.best), index), maxlen=LONG)
 
 

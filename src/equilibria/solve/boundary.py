@@ -71,9 +71,10 @@ def boundary(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def as_around(f: Callable[..., Any]) -> Callable[..., Any]:
-    """f, compiled whenever it is called as the program around the boundary is; f where none is.
+    """f, which is compiled when it is called, by the compiler of the program around the boundary.
 
-    And where that is by CUDA graphs: a solver still needs what f returned when f is called again.
+    f itself is returned if that program is not compiled, or if its compiler makes CUDA graphs.
+    Their next call overwrites what the last one returned, and a solver still needs that.
     """
     callback = _around.callback
     if not callback or private.replays_buffers(callback):

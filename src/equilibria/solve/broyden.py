@@ -59,6 +59,8 @@ class _Broyden(Stepper):
     R is kept one row lower, below a row of zeros, so that s_j . s_{i+1} and d need no shifting.
     """
 
+    PER_SAMPLE = ("before", "theta", "matrix")
+
     def __init__(self, memory: int | None, max_evals: int, tracked: bool) -> None:
         self.memory = memory
         self.looks_around = memory is not None
@@ -209,4 +211,4 @@ class _Broyden(Stepper):
     def select(self, index: Tensor) -> None:
         self.steps.select(index)
         self.ended = self.at_rest = self.lengths = None
-        keep_samples(self, index, "before theta matrix")
+        keep_samples(self, index)

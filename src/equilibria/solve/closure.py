@@ -30,7 +30,7 @@ from equilibria.solve.status import warn
 from equilibria.solve.tree import some_require_grad
 
 
-class Function(abc.ABC):
+class UserFunction(abc.ABC):
     """f, which stays the function that it was when it was given.
 
     Attributes:
@@ -56,17 +56,17 @@ class Function(abc.ABC):
         other threads too."""
 
 
-def close_over(f: Callable[..., Any]) -> Function:
-    """Return f as a `Function`, with all tensors of its modules in `closes_over`.
+def close_over(f: Callable[..., Any]) -> UserFunction:
+    """Return f as a `UserFunction`, with all tensors of its modules in `closes_over`.
 
     Modules are looked for in f itself, in the object that it is a method of, in what functions and
     partials hold, in callable objects, and in lists, tuples and dicts there. Other tensors are
     found when f is evaluated: see `capture`.
     """
-    return f if isinstance(f, Function) else Closure(f)
+    return f if isinstance(f, UserFunction) else Closure(f)
 
 
-class Closure(Function):
+class Closure(UserFunction):
     """A Python function and what it holds.
 
     Attributes:

@@ -14,6 +14,11 @@ never taken for solved, whatever a solver does on its way. The largest residual 
 of S would serve starts near an unstable fixed point better, whose residuals grow before they fall,
 but an excursion far out makes it as large as you please.
 
+The rule is coded in `Criterion.has_converged`, for a measured state. `Criterion.limit` says the
+same as the largest residual that is tolerated, for a linear solver, which has to aim at one.
+Rounding stands on different sides of the two: `fallen` adds it to the residual, for a ratio that is compared
+with 1; `limit` subtracts it from what is allowed, since it returns a residual alone.
+
 An equilibrium that is zero to rounding has no relative residual to speak of: where ||f(z)|| and
 ||f(z) - z|| have both fallen below eps^1.5 S, they count as zero, and 0 / 0 is 0. A start
 that is itself zero beside the S of the solve that it was taken from keeps that S.
@@ -110,14 +115,14 @@ class Measure(NamedTuple):
         scale: ||f(z)||.
         relative: the relative residual ||f(z) - z|| / ||f(z)||; of the worst row where each has to
             meet the tolerance.
-        error_ratio: the residual over what is tolerated, times `Criterion.goal`.
+        tolerance_ratio: the residual over what is tolerated, times `Criterion.goal`.
         arriving: is a row of z zero where that of f(z) is not? None where rows are not looked at.
     """
 
     size: Tensor
     scale: Tensor
     relative: Tensor
-    error_ratio: Tensor
+    tolerance_ratio: Tensor
     arriving: Tensor | None = None
 
 
@@ -130,8 +135,8 @@ class Criterion:
         atol: absolute tolerance, one or one for each leaf, in the RMS norm.
         layout: how the state lies in the rows; None where each is a sample as it is.
         per_row: the rows of the state that make up a sample have each to meet the tolerance.
-        plain: `Measure.error_ratio` is the relative residual, and `goal` is rtol; else it is the
-            residual over what is tolerated, and `goal` is 1.
+        plain: `Measure.tolerance_ratio` is the relative residual, and `goal` is rtol; else it is
+            the residual over what is tolerated, and `goal` is 1.
         by_part: a sample is measured by its worst row, or leaf.
     """
 
@@ -192,11 +197,11 @@ class Criterion:
         """`goal`, or the smallest normal number in place of 0."""
         return max(self.goal, torch.finfo(dtype).tiny)
 
-    def error_ratio(self, point: Point) -> Tensor:
+    def tolerance_ratio(self, point: Point) -> Tensor:
         """The residual of a point over what is tolerated, `(samples,)`."""
         residual, f = ([row.detach() for row in rows] for rows in (point.residual, point.f))
         found = self.measure(residual, f, point.size, length(f))
-        return found.error_ratio / self.unit(point.size.dtype)
+        return found.tolerance_ratio / self.unit(point.size.dtype)
 
     def measure_exactly(self, residual: Rows, f: Rows) -> Measure:
         """The same, where squares may have been rounded to nothing and 0 / 0 is 0."""
@@ -210,10 +215,10 @@ class Criterion:
     def correct(self, found: Measure, residual: Rows, f: Rows, short: Tensor) -> Measure:
         """A measure with the ratios of those samples whose residual is too short to be squared."""
         relative = torch.where(short, divide_lengths(residual, f), found.relative)
-        error_ratio = relative
+        tolerance_ratio = relative
         if not self.plain:
-            error_ratio = torch.where(found.size == 0, 0.0, found.error_ratio)
-        return Measure(found.size, found.scale, relative, error_ratio, found.arriving)
+            tolerance_ratio = torch.where(found.size == 0, 0.0, found.tolerance_ratio)
+        return Measure(found.size, found.scale, relative, tolerance_ratio, found.arriving)
 
     def fallen(self, now: Measure, reference: Reference, rows: Rows) -> Tensor:
         """The residual over what it must have fallen below where f(z) has grown, both with their
@@ -228,7 +233,7 @@ class Criterion:
             reference: None for a state that no solve has begun at.
             rows: in the shape of the state.
         """
-        met = torch.isfinite(now.size + now.scale) & (now.error_ratio <= self.goal)
+        met = torch.isfinite(now.size + now.scale) & (now.tolerance_ratio <= self.goal)
         if reference is None:
             return met
         held = (now.scale > reference.growth_limit) & ~(self.fallen(now, reference, rows) <= 1)
@@ -279,9 +284,9 @@ class Criterion:
             ratios.append(torch.where(part == 0, 0.0, part / (goal * whole + absolute)).amax(1))
         at_zero = torch.stack([(a == b).all(2) for a, b in zip(gaps, images, strict=True)]).all(0)
         there = torch.stack([each.any(2) for each in images]).any(0)
-        error_ratio = ratios[0] if len(ratios) == 1 else torch.stack(ratios).amax(0)
+        tolerance_ratio = ratios[0] if len(ratios) == 1 else torch.stack(ratios).amax(0)
         arriving = (at_zero & there).any(1)
-        return Measure(size, scale, relative, relative if self.plain else error_ratio, arriving)
+        return Measure(size, scale, relative, relative if self.plain else tolerance_ratio, arriving)
 
 
 def bound_rounding(scale: Tensor) -> Tensor:

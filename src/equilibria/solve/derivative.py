@@ -1,6 +1,6 @@
 """Products with the Jacobian of a function, in two forms.
 
-`pullback` and `pushforward` are functions that can be differentiated again; `Linearisation` keeps
+`pullback` and `pushforward` are functions that can be differentiated again; `Linearization` keeps
 one graph for the many products of a linear solve, and is not.
 """
 
@@ -23,7 +23,7 @@ from equilibria.solve.solvers import Jacobian, Product
 from equilibria.solve.status import SolveError, warn
 from equilibria.solve.tree import Leaves, followable
 
-Function = Callable[..., tuple[Tensor, ...]]
+TensorFunction = Callable[..., tuple[Tensor, ...]]
 
 Followed = Tensor | GradientEdge
 """What a product is asked of."""
@@ -45,13 +45,15 @@ def refuse_batches(what: str, grads: Sequence[Tensor | None], advice: str) -> No
         )
 
 
-def pullback(function: Function, primals: Leaves, cotangents: Leaves) -> Leaves:
+def pullback(function: TensorFunction, primals: Leaves, cotangents: Leaves) -> Leaves:
     """J^T c at `primals`, differentiable in everything that it depends on, with zeros for a primal
     that the function does not use."""
     return fill_missing(sparse_pullback(function, primals, cotangents), primals)
 
 
-def sparse_pullback(function: Function, primals: Leaves, cotangents: Leaves) -> list[Tensor | None]:
+def sparse_pullback(
+    function: TensorFunction, primals: Leaves, cotangents: Leaves
+) -> list[Tensor | None]:
     """The same, with None for a primal that the function does not use, where that is known."""
     if private.transform_active():
         return list(torch.func.vjp(function, *primals)[1](tuple(cotangents)))
@@ -59,7 +61,7 @@ def sparse_pullback(function: Function, primals: Leaves, cotangents: Leaves) -> 
 
 
 def _autograd_pullback(
-    function: Function, primals: Leaves, cotangents: Leaves
+    function: TensorFunction, primals: Leaves, cotangents: Leaves
 ) -> Sequence[Tensor | None]:
     """By torch.autograd.grad, at aliases.
 
@@ -80,7 +82,7 @@ def _autograd_pullback(
 
 
 def pushforward(
-    function: Function, primals: Leaves, tangents: Leaves, like: Sequence[Tensor]
+    function: TensorFunction, primals: Leaves, tangents: Leaves, like: Sequence[Tensor]
 ) -> Leaves:
     """J t at `primals`, differentiable in everything that it depends on.
 
@@ -132,9 +134,10 @@ class Linearization:
         p: the parameters.
         edges: of the graph where parameters entered whose gradients are wanted, for by now another
             thread may have frozen them; None for the others.
-        around: entered for every product; f may be evaluated again there, by a checkpoint in it.
-        held: to be entered once by who takes products, for the same reason: what f closes over
-            stands there as this evaluation found it.
+        per_product: makes a context that is entered for each product: a checkpoint in f evaluates f
+            again there, with the stand-ins of this evaluation.
+        per_solve: a context that whoever takes products enters once, around all of them: what f
+            closes over stands there as this evaluation found it.
         evaluate: f, where it may be evaluated again for a product that compiled code refuses.
         constant: a product has shown that autograd finds no dependence of f on z.
     """
@@ -143,8 +146,8 @@ class Linearization:
     z: Sequence[Followed]
     p: Leaves
     edges: Sequence[GradientEdge | None] = ()
-    around: Callable[[], AbstractContextManager[None]] = nullcontext
-    held: AbstractContextManager[None] = field(default_factory=nullcontext)
+    per_product: Callable[[], AbstractContextManager[None]] = nullcontext
+    per_solve: AbstractContextManager[None] = field(default_factory=nullcontext)
     evaluate: Callable[[Leaves, Leaves], Leaves] | None = None
     constant: bool = False
     _doubled: tuple[Leaves, Leaves] | None = None
@@ -156,8 +159,8 @@ class Linearization:
         z: Leaves,
         p: Leaves,
         needed: Sequence[bool] = (),
-        around: Callable[[], AbstractContextManager[None]] = nullcontext,
-        held: AbstractContextManager[None] | None = None,
+        per_product: Callable[[], AbstractContextManager[None]] = nullcontext,
+        per_solve: AbstractContextManager[None] | None = None,
     ) -> Linearization:
         """Evaluates f at (z, p); z is detached here. `needed` says which parameters, leaves that
         require gradients, will be asked for theirs.
@@ -174,12 +177,12 @@ class Linearization:
             except RuntimeError as error:
                 raise FrozenParameter from error
             value = evaluate(own, p)
-        return cls(value, own, p, edges, around, held or nullcontext(), evaluate)
+        return cls(value, own, p, edges, per_product, per_solve or nullcontext(), evaluate)
 
     def multiply_transposed(self, u: Leaves) -> Leaves:
         """(df/dz)^T u."""
         try:
-            with self.around():
+            with self.per_product():
                 found = _grad(self.value, self.z, u, keep=True)
             self.constant = all(x is None for x in found)
             return fill_missing(found, u)
@@ -203,24 +206,24 @@ class Linearization:
         """(df/dp)^T u for the parameters that require it, None for one that f does not use; ends
         the graph's life."""
         wanted = [edge for edge in self.edges if edge is not None]
-        with self.around():
+        with self.per_product():
             found = iter(_grad(self.value, wanted, u, keep=False))
         return [None if edge is None else next(found) for edge in self.edges]
 
     def multiply(self, t: Leaves) -> Leaves:
         """(df/dz) t, by reverse mode twice; f has been evaluated uncompiled."""
         if self._doubled is None:
-            with torch.enable_grad(), self.around():
+            with torch.enable_grad(), self.per_product():
                 c = [torch.zeros_like(x).requires_grad_() for x in self.value]
                 found = _grad(self.value, self.z, c, keep=True, create=True)
                 self._doubled = c, fill_missing(found, c)
         c, product = self._doubled
-        with self.around():
+        with self.per_product():
             return fill_missing(_grad(product, c, t, keep=True), t)
 
 
 class GraphKeeper(Jacobian):
-    """f on rows, and its Jacobian by products.
+    """f on rows, evaluated plainly until a Jacobian is asked for, and its Jacobian by products.
 
     From the first time that a Jacobian is asked for, every evaluation keeps its graph, so that to
     linearise at the newest iterate takes no evaluation of its own. Memory: one evaluation of f.
@@ -231,7 +234,7 @@ class GraphKeeper(Jacobian):
 
     Args:
         plain: f, untracked.
-        linearise: f at a state, tracked, with its graph.
+        linearize: f at a state, tracked, with its graph.
     """
 
     def __init__(

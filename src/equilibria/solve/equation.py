@@ -20,7 +20,7 @@ from typing_extensions import override
 from equilibria.solve import private
 from equilibria.solve.boundary import without_autocast
 from equilibria.solve.convergence import Criterion
-from equilibria.solve.derivative import Function, Linearization, pullback, pushforward
+from equilibria.solve.derivative import Linearization, TensorFunction, pullback, pushforward
 from equilibria.solve.layout import Coupled, Layout
 from equilibria.solve.linear import LinearSolver, iterate_affine
 from equilibria.solve.loop import Run, warn_if_far_off
@@ -133,11 +133,11 @@ class Equation(abc.ABC):
         return [x.detach().requires_grad_(need) for x, need in zip(p, needed, strict=True)]
 
 
-class Place(NamedTuple):
-    """A solution at which an equation is differentiated, and how.
+class LinearSystem(NamedTuple):
+    """u = A u + g, the linear system of a derivative at the solution z of an equation.
 
     Attributes:
-        transposed: by J^T, as the adjoint is, with J = df/dz; or by J, as the tangent is.
+        transposed: A is J^T, as for the adjoint, with J = df/dz; or J, as for the tangent.
         graph: for products with J^T that need not be differentiated again; None: what is found is
             to be differentiable in all that it depends on.
     """
@@ -148,15 +148,16 @@ class Place(NamedTuple):
     transposed: bool = True
     graph: Linearization | None = None
 
-    def multiply(self, v: Leaves) -> Leaves:
-        """J^T v, or J v."""
+    def product(self, v: Leaves) -> Leaves:
+        """A v."""
         if self.graph is not None:
+            assert self.transposed  # tangents are found without a graph, see `FixedPoint.jvp`
             return self.graph.multiply_transposed(v)
         evaluate, p = self.equation.evaluate, self.p
         return multiply(lambda *z: tuple(evaluate(list(z), p)), self.z, v, self.transposed)
 
 
-def multiply(f: Function, z: Leaves, v: Leaves, transposed: bool) -> Leaves:
+def multiply(f: TensorFunction, z: Leaves, v: Leaves, transposed: bool) -> Leaves:
     """J^T v, or J v, with J = df/dz; both can be differentiated."""
     return pullback(f, z, v) if transposed else pushforward(f, z, v, like=z)
 
@@ -183,7 +184,7 @@ def fold_all(tensors: Leaves, axes: Sequence[int | None], size: int, coupled: Co
     return [fold(x, axis, size, coupled) for x, axis in zip(tensors, axes, strict=True)]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Affine(Equation):
     """u = J^T u + c, or t = J t + c: J is the Jacobian df/dz of `parent` at z.
 
@@ -192,7 +193,7 @@ class Affine(Equation):
 
     Attributes:
         transposed: J^T (the adjoint's equation) or J (the tangent's).
-        report: the record of the solution whose adjoint this is.
+        solution_record: that of the solution whose adjoint this is.
         count: leaves of the state.
         rtol: `(samples,)`, each sample's relative tolerance, in place of the solver's.
     """
@@ -202,7 +203,7 @@ class Affine(Equation):
     transposed: bool
     adjoint: Adjoint
     count: int
-    report: Record | None = None
+    solution_record: Record | None = None
     rtol: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -238,7 +239,7 @@ class Affine(Equation):
         with nullcontext() if self.transposed else private.run_eagerly():
             jacobian = self.parent.linearize(at, parameters, [False] * len(parameters))
         self.parent.require_same(at, jacobian.value)
-        with jacobian.held:
+        with jacobian.per_solve:
             return self.solve_with(jacobian, constant)
 
     def solve_with(self, jacobian: Linearization, constant: Leaves) -> tuple[Layout, Run]:
@@ -269,11 +270,11 @@ class Affine(Equation):
             run = replace(run, value=[row * unit for row in run.value])
         if broken is not None and private.some(broken):
             run = self._pass_on(run, broken, layout.rows(constant))
-        if self.report is not None:
+        if self.solution_record is not None:
             stats = Stats(
                 evals=run.evals, residual=run.residual, reason=run.reason, _course=run.course
             )
-            self.report.latest = AdjointInfo(run.status, stats, layout.leaves(run.value))
+            self.solution_record.latest = AdjointInfo(run.status, stats, layout.leaves(run.value))
         what = "the adjoint's backward solve" if self.transposed else "the tangent's solve"
         failed = (run.status != Status.CONVERGED) & (run.reason != Reason.GRADIENT)
         outcome = run.status, run.reason, run.residual
@@ -313,9 +314,11 @@ class Affine(Equation):
 
     def _start(self, layout: Layout, g: Rows, unit: Tensor | None) -> Rows | None:
         """The adjoint of an earlier solution; zero where that says nothing about this one."""
-        if self.report is None or self.report.start is None:
+        if self.solution_record is None or self.solution_record.warm_adjoint is None:
             return None
-        start = [x.to(y) for x, y in zip(layout.rows(self.report.start), g, strict=True)]
+        start = [
+            x.to(y) for x, y in zip(layout.rows(self.solution_record.warm_adjoint), g, strict=True)
+        ]
         if unit is not None:
             start = [row / unit for row in start]
         usable = torch.isfinite(length(start)) & (length(g) > 0)
@@ -332,7 +335,13 @@ class Affine(Equation):
         )
         constant = fold_all(constant, axes.p[-n:], size, self.coupled)
         start = fold_all(z, axes.z, size, self.coupled)
-        folded = Affine(parent, self.solver, self.transposed, self.adjoint, n)
+        folded = Affine(
+            parent=parent,
+            solver=self.solver,
+            transposed=self.transposed,
+            adjoint=self.adjoint,
+            count=n,
+        )
         return folded, start, [], [*at, *parameters, *constant]
 
     @override

@@ -52,6 +52,8 @@ class Course:
             infinite where nothing is known; None without a limit.
     """
 
+    PER_SAMPLE = ("excess",)
+
     def __init__(self, limit: float | None = None) -> None:
         self.limit = limit
         self.excess: Tensor | None = None
@@ -67,7 +69,7 @@ class Course:
         """Keeps the samples named by `index`."""
         points = [(select(z, index), select(f, index)) for z, f in self.points]
         self.points = deque(points, maxlen=POINTS)
-        keep_samples(self, index, "excess")
+        keep_samples(self, index)
 
     def compare(self, relative: Tensor, limit: float) -> None:
         """Compares the newest iterate, of this relative residual, with the limit."""
@@ -184,7 +186,7 @@ def estimate_error(products: Tensor, relative: Tensor, *, rounded: bool = False)
     are, and the estimate too small.
 
     Args:
-        products: `(samples, 9)`, see `_multiply`; or errors `(samples,)`, returned as they are.
+        products: either form of `Run.course`; errors `(samples,)` are returned as they are.
         relative: the relative residual, `(samples,)`, in whose measure the error is.
         rounded: estimate from differences below rounding too.
     """

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -22,26 +22,35 @@ from equilibria.solve import private
 from equilibria.solve.boundary import boundary
 from equilibria.solve.capture import capture
 from equilibria.solve.derivative import fill_missing, pushforward, refuse_batches, sparse_pullback
-from equilibria.solve.equation import Axes, Equation, Place
+from equilibria.solve.equation import Axes, Equation, LinearSystem
 from equilibria.solve.loop import Run
 from equilibria.solve.problem import Problem
 from equilibria.solve.tree import Leaves
 
 Outputs = tuple[Tensor, ...]
 
-OUTCOME = 5
-"""Tensors between the value and the states: status, reason, evals, residual, course."""
+
+class Ending(NamedTuple):
+    """The tensors that `FixedPoint` returns between the value and the states; see `Run`."""
+
+    status: Tensor
+    reason: Tensor
+    evals: Tensor
+    residual: Tensor
+    course: Tensor
+
+
+OUTCOME = len(Ending._fields)
 
 
 def solve_implicitly(
     equation: Equation, z: Leaves, first: Leaves, p: Leaves
-) -> tuple[Leaves, Outputs, list[Leaves]]:
-    """The solution, connected to `p`; (status, reason, evals, residual, course); the states asked
-    for."""
+) -> tuple[Leaves, Ending, list[Leaves]]:
+    """The solution, connected to `p`; how the solve ended; the states asked for."""
     n = len(z)
     out = _apply(equation, (n, len(first)), *z, *first, *p)
     states = [list(out[i : i + n]) for i in range(n + OUTCOME, len(out), n)]
-    return list(out[:n]), out[n : n + OUTCOME], states
+    return list(out[:n]), Ending(*out[n : n + OUTCOME]), states
 
 
 class FixedPoint(torch.autograd.Function):
@@ -58,7 +67,8 @@ class FixedPoint(torch.autograd.Function):
         fresh = [x.clone() for x in (*value, *states)]
         n, residual = len(value), run.residual
         course = torch.full_like(residual, torch.nan) if run.course is None else run.course
-        return (*fresh[:n], run.status, run.reason, run.evals, residual, course, *fresh[n:])
+        ending = Ending(run.status, run.reason, run.evals, residual, course)
+        return (*fresh[:n], *ending, *fresh[n:])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -69,7 +79,11 @@ class FixedPoint(torch.autograd.Function):
         ctx.counts = counts
         ctx.others = len(output) - n
         ctx.mark_non_differentiable(*output[n:])
-        saved: list[Tensor] = [*output[n : n + OUTCOME - 1], *output[:n], *p]
+        saved: list[Tensor] = [
+            *output[n : n + OUTCOME - 1],  # all but the course
+            *output[:n],
+            *p,
+        ]
         ctx.save_for_backward(*saved)
         ctx.save_for_forward(*saved)
         ctx.set_materialize_grads(False)
@@ -94,8 +108,8 @@ class FixedPoint(torch.autograd.Function):
         else:
             jacobian = equation.linearize(z, p, needed)
             equation.require_same(z, jacobian.value, residual)
-            with jacobian.held:
-                u = equation.adjoint.propagate(Place(equation, z, p, graph=jacobian), g)
+            with jacobian.per_solve:
+                u = equation.adjoint.propagate(LinearSystem(equation, z, p, graph=jacobian), g)
                 if jacobian.constant:
                     equation.report_cut(z, p, evals)
                 found = jacobian.parameters(u)
@@ -127,7 +141,7 @@ class FixedPoint(torch.autograd.Function):
                     [t for i in moved if (t := given[i]) is not None],
                     like=z,
                 )
-                out = list(equation.adjoint.propagate(Place(equation, z, p, False), change))
+                out = list(equation.adjoint.propagate(LinearSystem(equation, z, p, False), change))
         return (*out, *[None] * ctx.others)
 
     @staticmethod
@@ -170,7 +184,7 @@ def _differentiable(
     equation: Equation, z: Leaves, p: Leaves, g: Leaves, needed: Sequence[bool], residual: Tensor
 ) -> list[Tensor | None]:
     equation.require_substitutable()
-    u = equation.adjoint.propagate(Place(equation, z, p), g)
+    u = equation.adjoint.propagate(LinearSystem(equation, z, p), g)
     wanted = [i for i, need in enumerate(needed) if need]
 
     def of_parameters(*given: Tensor) -> tuple[Tensor, ...]:
@@ -182,9 +196,9 @@ def _differentiable(
     return [next(found) if need else None for need in needed]
 
 
-def implicit(equation: Problem, z: Leaves, p: Leaves) -> Run:
+def solve_and_attach(equation: Problem, z: Leaves, p: Leaves) -> Run:
     """Solves, and connects the solution and the states to what f depends on."""
-    found = solve(equation, z, p)
+    found = capture_and_solve(equation, z, p)
     if not private.differentiates_later():
         return found
     everything = [*p, *equation.captured.values]
@@ -193,7 +207,7 @@ def implicit(equation: Problem, z: Leaves, p: Leaves) -> Run:
     )
 
 
-def solve(equation: Problem, z: Leaves, p: Leaves) -> Run:
+def capture_and_solve(equation: Problem, z: Leaves, p: Leaves) -> Run:
     """Solves, after a first evaluation that shows what f closes over."""
     first: Leaves = []
     if private.differentiates():
@@ -208,10 +222,8 @@ def solve(equation: Problem, z: Leaves, p: Leaves) -> Run:
         first = [leaf.detach() for leaf in out]
         del out  # its graph has served, and would be held for as long as the solve takes
         p = [*p, *equation.captured.values]
-    value, (status, reason, evals, residual, course), states = solve_implicitly(
-        equation, z, first, p
-    )
-    return Run(value, status, reason, evals, residual, tuple(states), course=course)
+    value, outcome, states = solve_implicitly(equation, z, first, p)
+    return Run(value, states=tuple(states), **outcome._asdict())
 
 
 def one_step(equation: Problem, z: Leaves, p: Leaves) -> Leaves:

@@ -31,7 +31,7 @@ from equilibria.solve.tree import describe
 class LinearSolver(Limits, abc.ABC):
     """Solves u = A u + g for every sample, from products A u alone.
 
-    A method of its own implements `cycle`, which proposes a u. `solve` takes the product that
+    A custom linear solver overrides `cycle`, which proposes a u. `solve` takes the product that
     measures the proposal and decides by the true residual, which a method's own estimate drifts
     from by rounding, or misses outright on a singular system. A cycle that gains less than 1 % is
     the last: the sample has stalled.

@@ -107,7 +107,7 @@ def iterate(
     foreign = is_foreign(stepper)
     monitor = Monitor(solver, stepper, z, terms)
     outcome = monitor.outcome
-    stepper.error_ratio = monitor.error_ratio()
+    stepper.tolerance_ratio = monitor.tolerance_ratio()
     # An inverse is to learn nothing from steps after a sample's last.
     at_once = bool(states) or keeps_inverse or _looks_at_once(monitor, z)
     observe = monitor.observe if at_once else Deferred(monitor).observe
@@ -139,7 +139,7 @@ def iterate(
             leave(index)
             _drop(stepper, index)
             stepper.layout = monitor.judge.criterion.layout
-            stepper.error_ratio = monitor.error_ratio()
+            stepper.tolerance_ratio = monitor.tolerance_ratio()
             z = select(z, index)
     value = z if steps_on else outcome.value
     return Run(
@@ -232,12 +232,12 @@ class Deferred:
     def _is_uneventful(self, pending: list[tuple[Point, Tensor]]) -> bool:
         monitor = self.monitor
         measure = monitor.judge.criterion.measure
-        errors = [measure(p.residual, p.f, p.size, scale).error_ratio for p, scale in pending]
+        errors = [measure(p.residual, p.f, p.size, scale).tolerance_ratio for p, scale in pending]
         course = torch.stack([monitor.best.error, *errors])
         sizes = torch.stack([point.size for point, _ in pending])
-        closer = (course[1:] <= course[:-1]) & (course[1:] >= monitor.floor)
+        closer = (course[1:] <= course[:-1]) & (course[1:] >= monitor.arrival)
         uneventful = closer & (sizes <= monitor.judge.top) & (sizes >= monitor.low)
-        distance = torch.where(monitor.is_running, errors[-1] / monitor.floor, torch.inf).amin()
+        distance = torch.where(monitor.is_running, errors[-1] / monitor.arrival, torch.inf).amin()
         calm, nearest = torch.stack([uneventful.all().to(distance.dtype), distance]).cpu()
         self.block = BLOCK if float(nearest) > NEAR else 1
         return bool(calm)

@@ -18,7 +18,7 @@ from typing_extensions import override
 from equilibria.solve import private
 from equilibria.solve.boundary import AutocastRegion, enter_region
 from equilibria.solve.capture import Captured, Recorder, require_known
-from equilibria.solve.closure import Function
+from equilibria.solve.closure import UserFunction
 from equilibria.solve.derivative import FrozenParameter, Linearization
 from equilibria.solve.equation import Equation
 from equilibria.solve.tree import Leaves, Operands, Tree, describe, flatten, followable, unflatten
@@ -40,7 +40,7 @@ class UserMap(Equation):
         captured: those that it was found to close over.
     """
 
-    f: Function
+    f: UserFunction
     state_spec: pytree.TreeSpec
     operands: Operands
     autocast: AutocastRegion
@@ -196,7 +196,7 @@ class UserMap(Equation):
         p = [followable(x) for x in p]
         stand_ins = p[len(self.operands.slots) :]
         return Linearization.at(
-            self.evaluate, z, p, around=lambda: self.captured.substitute(stand_ins)
+            self.evaluate, z, p, per_product=lambda: self.captured.substitute(stand_ins)
         )
 
     @override

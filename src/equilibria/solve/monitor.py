@@ -67,11 +67,14 @@ class Monitor:
         best: the best iterates.
         judge: what ends a sample.
         outcome: what is known of samples that have ended.
-        floor: a sample runs while its error ratio is not below it; -inf for one that has finished.
+        arrival: `(samples,)`, the tolerance ratio below which a sample has arrived; -inf for one
+            that has finished, so that it also says who runs.
         low: a residual below it is looked at more closely, unless its sample has finished.
         next_look: the next evaluation that is gone through, whatever its residual.
         stepping: who has ended with the newest evaluation, and has a step to take from it.
     """
+
+    PER_SAMPLE = ("arrival", "low", "stepping", "spent")
 
     def __init__(self, solver: Solver, stepper: Stepper, z: Rows, terms: Terms) -> None:
         self.solver, self.stepper, self.terms = solver, stepper, terms
@@ -83,7 +86,7 @@ class Monitor:
         samples, dtype = z[0].shape[0], z[0].dtype
         goal = torch.full((samples,), criterion.goal, dtype=dtype, device=z[0].device)
         # Even where the goal is 0.
-        self.floor = torch.nextafter(goal, goal + 1).clamp_min_(torch.finfo(dtype).tiny)
+        self.arrival = torch.nextafter(goal, goal + 1).clamp_min_(torch.finfo(dtype).tiny)
         unknown = torch.full_like(goal, math.inf)
         self.best = Best(
             z,
@@ -119,15 +122,15 @@ class Monitor:
             self.low = judge.small
         self.course.add(point.z, point.f)
         found = judge.criterion.measure(point.residual, point.f, size, scale)
-        self.now, self.now_relative, self.now_error = point.z, found.relative, found.error_ratio
+        self.now, self.now_relative, self.now_error = point.z, found.relative, found.tolerance_ratio
         if self.evals < self.next_look and self.spent is None:
-            if self._is_uneventful(size, found.error_ratio):
-                self.best.take(point.z, size, found.error_ratio, found.relative)
+            if self._is_uneventful(size, found.tolerance_ratio):
+                self.best.take(point.z, size, found.tolerance_ratio, found.relative)
                 return False
             if judge.is_valid(size, scale):
-                here = (found.error_ratio < self.floor).nonzero().flatten()
+                here = (found.tolerance_ratio < self.arrival).nonzero().flatten()
                 if not judge.any_grown(scale, here):
-                    self._keep(point, found, found.error_ratio)
+                    self._keep(point, found, found.tolerance_ratio)
                     return self._end(here, None, None)
         return self._check_all(point, found)
 
@@ -138,11 +141,11 @@ class Monitor:
         self.evals += len(points)
         for each in points:
             self.course.add(each.z, each.f)
-        self.best.take(point.z, point.size, found.error_ratio, found.relative)
+        self.best.take(point.z, point.size, found.tolerance_ratio, found.relative)
 
     def _is_uneventful(self, size: Tensor, error: Tensor) -> bool:
         """Has every sample come closer, none arrived, and none diverged?"""
-        inside = torch.clamp(error, min=self.floor, max=self.best.error)
+        inside = torch.clamp(error, min=self.arrival, max=self.best.error)
         return torch.equal(inside, error) and torch.equal(
             torch.clamp(size, min=self.low, max=self.judge.top), size
         )
@@ -154,14 +157,14 @@ class Monitor:
     def _check_all(self, point: Point, found: Measure) -> bool:
         """Goes through all that can end a sample."""
         judge, running = self.judge, self.is_running
-        found, rank, valid = judge.measure(point, found, self.floor)
-        self.now_relative, self.now_error = found.relative, found.error_ratio
+        found, rank, valid = judge.judge_newest(point, found, self.arrival)
+        self.now_relative, self.now_error = found.relative, found.tolerance_ratio
         if self.observer.traces:
             index = self.outcome.index
             self.observer.note_evaluation(point, found.relative, running, index)
         self._keep(point, found, rank)
         over = torch.as_tensor(self.count >= self.solver.max_evals, device=rank.device)
-        status = judge.name_status(point, found, valid, self.evals, over, running)
+        status = judge.update_status(point, found, valid, self.evals, over, running)
         if self.terms.exactly:
             status = torch.where(over | ~valid, status, RUNNING)
         reason = judge.name_reason(status)
@@ -176,7 +179,7 @@ class Monitor:
         if self.tracked:
             self.any_finished = self.any_finished or private.some(ended)
             self.outcome.end_tracked(ended, self.count, status, reason, self.now_relative)
-            self.floor = torch.where(ended, -math.inf, self.floor)
+            self.arrival = torch.where(ended, -math.inf, self.arrival)
             return not private.some(self.is_running)
         return self._end(ended.nonzero().flatten(), status, reason)
 
@@ -210,7 +213,7 @@ class Monitor:
         self.course.end(here, at, self.now_rank <= self.best.error if older else None)
         self.observer.note_end(self.stepper, here, at)
         self.stepper.end(here)
-        self.floor.index_fill_(0, here, -math.inf)
+        self.arrival.index_fill_(0, here, -math.inf)
         if not outcome.left:
             outcome.value = outcome.among_all(value)
             return True
@@ -222,13 +225,13 @@ class Monitor:
     def few_running(self) -> bool:
         """Does it pay to drop the samples that have finished?"""
         outcome = self.outcome
-        return outcome.finished is not None and outcome.left <= COMPACT_BELOW * self.floor.numel()
+        return outcome.finished is not None and outcome.left <= COMPACT_BELOW * self.arrival.numel()
 
     def drop_finished(self) -> Tensor:
         """Drops the samples that have finished; returns which stay."""
         keep = self.is_running.nonzero().flatten()
         self.outcome.drop(keep, self.answer[0])
-        keep_samples(self, keep, "floor low stepping spent")
+        keep_samples(self, keep)
         for part in (self.best, self.judge, self.course):
             part.select(keep)
         self.any_finished = False
@@ -236,12 +239,12 @@ class Monitor:
 
     # --- what the loop asks for -------------------------------------------------------------------
 
-    def error_ratio(self) -> Callable[[Point], Tensor]:
+    def tolerance_ratio(self) -> Callable[[Point], Tensor]:
         """What computes `Point.error_ratio`, without a reference to this monitor."""
         criterion, course = self.judge.criterion, self.course
 
         def compute(point: Point) -> Tensor:
-            ratio = criterion.error_ratio(point)
+            ratio = criterion.tolerance_ratio(point)
             return ratio if course.excess is None else torch.maximum(ratio, course.excess)
 
         return compute
@@ -270,7 +273,7 @@ class Monitor:
     @property
     def is_running(self) -> Tensor:
         """Which samples of the batch have not finished."""
-        return self.floor > 0
+        return self.arrival > 0
 
     @property
     def moves(self) -> Tensor:

@@ -84,6 +84,7 @@ class NewtonStepper(Stepper):
     """
 
     looks_around = True
+    PER_SAMPLE = ("evals", "begun", "bold", "size", "forcing", "share", "base", "whole")
 
     def __init__(self, solver: NewtonKrylov, jacobian: Jacobian) -> None:
         self.solver = solver
@@ -172,4 +173,4 @@ class NewtonStepper(Stepper):
 
     @override
     def select(self, index: Tensor) -> None:
-        keep_samples(self, index, "evals begun bold size forcing share base whole")
+        keep_samples(self, index)

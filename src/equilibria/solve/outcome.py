@@ -9,22 +9,24 @@ from equilibria.solve.rows import Rows, choose, keep_samples, select
 
 
 class Best:
-    """Each sample's best iterate, the one with the smallest error ratio.
+    """Each sample's best iterate, the one with the smallest tolerance ratio.
 
     Args:
         z: the start.
         unknown: infinite `(samples,)`.
         wanted: the iterates are asked for; else only how good they were, which tells of a stall.
         sized: ||f - z|| is asked for, by a method that looks around.
-        is_closest: the error ratio is the relative residual.
+        is_closest: the tolerance ratio is the relative residual.
         tracked: autograd follows the iteration.
 
     Attributes:
         z: the iterates; by reference where no sample fell back.
-        error: their error ratios, without the estimated error.
+        error: their tolerance ratios, without the estimated error.
         relative: their relative residuals.
         size: ||f - z|| there.
     """
+
+    PER_SAMPLE = ("z", "error", "relative", "size")
 
     def __init__(
         self,
@@ -72,19 +74,22 @@ class Best:
 
     def select(self, index: Tensor) -> None:
         """Keeps the samples named by `index`."""
-        keep_samples(self, index, "z error relative size")
+        keep_samples(self, index)
 
 
 class Outcome:
-    """How samples have ended, and where those stay that have and are still in the batch.
+    """How samples have ended, and the answers of those that have and are still in the batch.
 
-    The samples in the batch are numbered as in the batch; the attributes number all samples.
+    A sample has two numbers: its place in the batch, which others may have left, and its place
+    among all samples of the solve. `index` leads from the first to the second.
 
     Attributes:
-        value, status, reason, evals, residual, size: see `Run`.
+        value, status, reason, evals, residual, size: see `Run`; one entry a sample, among all.
         left: how many run; not known where tracked.
-        finished: who stays in the batch at its answer, and these answers; None: nobody.
-        index: of the samples in the batch, among all; None: all.
+        finished: who stays in the batch at its answer, by its place in the batch, and these
+            answers; None: nobody.
+        index: of the samples in the batch, the place among all; None: none has left, and both
+            places are the same.
     """
 
     def __init__(self, z: Rows, unknown: Tensor) -> None:

@@ -16,7 +16,7 @@ from equilibria.solve import private
 from equilibria.solve.adjoints import Adjoint
 from equilibria.solve.boundary import boundary
 from equilibria.solve.convergence import Measure, Reference
-from equilibria.solve.function import solve
+from equilibria.solve.function import capture_and_solve
 from equilibria.solve.layout import Layout
 from equilibria.solve.loop import Run
 from equilibria.solve.options import damping_field, flag_field, whole_field
@@ -63,7 +63,7 @@ class Phantom(Adjoint):
         at = [leaf.detach() for leaf in z]
         throw, problem = problem.throw, replace(problem, throw=False)  # the steps may arrive
         with nullcontext() if private.transform_active() else torch.no_grad():
-            found = solve(problem, at, p)
+            found = capture_and_solve(problem, at, p)
         everything = [*p, *problem.captured.values]
         start = [leaf.detach() for leaf in found.value]
         layout = Layout.of(start, problem.coupled).in_units_of(start, at)

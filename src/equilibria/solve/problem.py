@@ -14,7 +14,7 @@ from typing_extensions import override
 from equilibria.solve import private
 from equilibria.solve.boundary import without_autocast
 from equilibria.solve.capture import Captured
-from equilibria.solve.closure import Function
+from equilibria.solve.closure import UserFunction
 from equilibria.solve.convergence import Criterion, Measure, Reference
 from equilibria.solve.derivative import GraphKeeper
 from equilibria.solve.equation import Axes, Equation, fold, fold_all
@@ -98,7 +98,7 @@ class Problem(UserMap):
     ) -> Run:
         """Runs the solver on `evaluate`; `how` as `iterate` takes it."""
         # What the record of a warm start says, in the units of the rows.
-        size = None if self.record is None else self.record.size
+        size = None if self.record is None else self.record.warm_size
         if size is not None and layout.unit is not None:
             size = size / layout.unit.squeeze(1)
         with without_autocast(self.autocast.device):
@@ -142,8 +142,8 @@ class Problem(UserMap):
         if not private.some(changed):  # as it mostly goes
             return
         changed = changed & torch.isfinite(residual)
-        if self.record is not None and self.record.size is not None:
-            zero = Reference(self.record.size, now).is_zero(found.size, found.scale)
+        if self.record is not None and self.record.start_size is not None:
+            zero = Reference(self.record.start_size, now).is_zero(found.size, found.scale)
             changed = changed & ~(zero & (residual == 0))
         if private.some(changed):
             now, residual, changed = (private.bare(x).flatten() for x in (now, residual, changed))
@@ -234,7 +234,7 @@ class Problem(UserMap):
             )
 
 
-class _Mapped(Function):
+class _Mapped(UserFunction):
     """f for all elements of an axis that torch.vmap maps, which joins the batch.
 
     The solver sees one larger batch of plain tensors. f is evaluated under torch.vmap, which alone

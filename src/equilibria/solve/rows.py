@@ -1,8 +1,10 @@
 """The vector space the solvers work in.
 
-A state is held as *rows*: one matrix `(samples, entries)` for each of its leaves. The leaves are
-never joined into one; what a solver needs (norms, inner products, combinations of earlier vectors)
-is summed over them.
+A state is held as *rows*, the type `Rows`: a list with one matrix `(samples, entries)` for each of
+its leaves. In code, `row` is one such matrix, of which each sample is a row. ("Rows of the state",
+with `coupled`, are what f mixes, such as the nodes of a graph.) The leaves are never joined into
+one; what a solver needs (norms, inner products, combinations of earlier vectors) is summed over
+them.
 """
 
 from __future__ import annotations
@@ -103,11 +105,10 @@ def select(rows: Rows, index: Tensor) -> Rows:
     return [row.index_select(0, index) for row in rows]
 
 
-def keep_samples(owner: Any, index: Tensor, names: str) -> None:
-    """Keeps the samples named by `index` in attributes: tensors `(samples, ...)` or rows; those
-    that are None or empty stay as they are. `names` are those of the attributes, with spaces
-    between."""
-    for name in names.split():
+def keep_samples(owner: Any, index: Tensor) -> None:
+    """Keeps the samples named by `index` in the attributes that the class lists in `PER_SAMPLE`:
+    tensors `(samples, ...)` or rows. Those that are None or empty stay as they are."""
+    for name in owner.PER_SAMPLE:
         value = getattr(owner, name)
         if isinstance(value, Tensor):
             value = value.index_select(0, index) if value.numel() else value

@@ -34,24 +34,33 @@ class AdjointInfo:
 class Record:
     """What solves leave behind beside the graph: traces, and the backward solve's outcome.
 
-    Of an earlier solution, `start` is the adjoint, where the backward solve begins, and `size` that
-    of the start, see `Reference`.
+    Args:
+        warm_adjoint: the adjoint of an earlier solution, where the backward solve begins.
+        warm_size: `start_size` of that solution.
+
+    Attributes:
+        start_size: `(batch,)`, the size of f at the start of this solve, which a warm start from it
+            keeps: see `Reference.size_to_keep`. None before the solve, and under vmap.
+        latest: the latest first-order backward solve.
+        residual: `(batch,)`, relative residual of the solution.
+        inverse: what Broyden's method has learned, and how its rows lie.
+        extras: further fields of `Stats`.
     """
 
-    def __init__(self, start: Leaves | None = None, size: Tensor | None = None) -> None:
-        self.start = start
-        self.size = size
+    def __init__(self, warm_adjoint: Leaves | None = None, warm_size: Tensor | None = None) -> None:
+        self.warm_adjoint, self.warm_size = warm_adjoint, warm_size
+        self.start_size: Tensor | None = None
         self.latest: AdjointInfo | None = None
         self.residual: Tensor | None = None
         self.inverse: tuple[Layout, Inverse] | None = None
-        self.extras: dict[str, Tensor] = {}  # further fields of `Stats`
+        self.extras: dict[str, Tensor] = {}
 
     def note(self, run: Run, layout: Layout) -> None:
         """Keeps what a forward solve tells beside the solution."""
         self.extras = run.extras
         self.residual = run.residual
         if run.size is not None:
-            self.size = run.size if layout.unit is None else run.size * layout.unit.squeeze(1)
+            self.start_size = run.size if layout.unit is None else run.size * layout.unit.squeeze(1)
         self.inverse = None if run.inverse is None else (layout, run.inverse)
 
 
@@ -98,7 +107,7 @@ class Solution:
     @property
     def start_size(self) -> Tensor | None:
         """`(batch,)` the size of f at the start, which a warm start keeps; None under vmap."""
-        return self._record.size
+        return self._record.start_size
 
     def detach(self) -> Solution:
         """The same solution without its graph; tensors share their memory with this one's.
@@ -106,7 +115,8 @@ class Solution:
         `adjoint` stays as it is now, so that the result can be kept for `warm`. The Jacobian
         penalty and the fixed-point correction need the graph.
         """
-        record = Record(size=self._record.size)
+        record = Record()
+        record.start_size = self._record.start_size
         record.latest = self._record.latest
         return replace(
             self,

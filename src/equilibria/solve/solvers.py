@@ -227,7 +227,8 @@ class Point(NamedTuple):
         best_size: length of the residual there.
         running: `(samples,)`, which samples the step is for: those that have not finished, and
             those that have with this evaluation where the step from it is asked for.
-        error_ratio: `(samples,)` the newest residual over what is tolerated; at 1 a sample has
+        error_ratio: `(samples,)` the newest residual over what is tolerated, or with `Limits.error`
+            the estimated error over what is allowed, if that is larger; at 1 a sample has
             converged.
     """
 
@@ -252,14 +253,16 @@ class Stepper(abc.ABC):
         spent: `(samples,)` evaluations that the latest step took beside the loop's own; None: none.
         phases: of a method whose evaluations are told apart by phase, at the least.
         layout: how the state lies in the rows; None where each leaf is a row as it is.
-        error_ratio: computes `Point.error_ratio`, for a method that seldom wants it.
+        tolerance_ratio: computes `Point.error_ratio`, for a method that seldom wants it: the
+            residual over what is tolerated, or with `Limits.error` the estimated error over what is
+            allowed, if that is larger.
     """
 
     looks_around: bool = False
     spent: Tensor | None = None
     phases: int = 0
     layout: Layout | None = None
-    error_ratio: Callable[[Point], Tensor]
+    tolerance_ratio: Callable[[Point], Tensor]
 
     def residual(self, f: Rows, z: Rows) -> Rows:
         """f - z, where the method wants it to lie."""

@@ -40,7 +40,7 @@ class Judge:
         affine: f is an affine map: zero solves it only if it is zero itself.
 
     Attributes:
-        goal: the error ratio that is small enough.
+        goal: the tolerance ratio that is small enough.
         unit: the same, above 0 even where the goal is 0.
         reference: what growth is measured from.
         top: a residual above it has diverged.
@@ -48,6 +48,11 @@ class Judge:
         growth_limit: above it f(z) has outgrown the start.
         held: whose relative residual was small enough, and nothing else: see `_hold`.
     """
+
+    PER_SAMPLE = (
+        *("top", "small", "growth_limit", "held"),
+        *("error_mark", "size_mark", "scale_mark", "rows_mark"),
+    )
 
     def __init__(
         self,
@@ -68,7 +73,7 @@ class Judge:
         self.small = torch.full_like(unknown, underflow_length(z))
         self.held = torch.zeros_like(unknown, dtype=torch.bool)
         self.any_held = False
-        # What the latest look for a stall found: the best error ratio, the least ||f - z|| and
+        # What the latest look for a stall found: the best tolerance ratio, the least ||f - z|| and
         # ||f|| by then, and z.
         self.error_mark = self.size_mark = self.scale_mark = unknown
         self.rows_mark = z
@@ -93,33 +98,33 @@ class Judge:
         size = torch.addcdiv(size, scale, size, value=0.0)
         return torch.equal(torch.clamp(size, min=self.small, max=self.top), size)
 
-    def measure(
-        self, point: Point, found: Measure, floor: Tensor
+    def judge_newest(
+        self, point: Point, found: Measure, arrival: Tensor
     ) -> tuple[Measure, Tensor, Tensor]:
-        """How good the newest iterate of each sample is.
+        """How good the newest iterate of each sample is; notes who is held from here on.
 
         Args:
             found: its measure, as the criterion has it.
-            floor: see `Monitor`.
+            arrival: see `Monitor`.
 
         Returns:
-            The measure, where all that can be wrong has been looked at; the error ratio by which
-            the best iterate is chosen; and whether f is finite, though the square of its length
-            may not be.
+            The measure, where all that can be wrong has been looked at; the tolerance ratio by
+            which the best iterate is chosen; and whether f is finite, though the square of its
+            length may not be.
         """
         size, scale = found.size, found.scale
         valid = finite = torch.isfinite(size + scale)
         short, large = size < self.small, scale > self.growth_limit
-        relative, error = found.relative, found.error_ratio
-        if self.any_held or private.some(short | ~finite | (large & (error < floor))):
+        relative, error = found.relative, found.tolerance_ratio
+        if self.any_held or private.some(short | ~finite | (large & (error < arrival))):
             valid = finite | torch.isfinite(largest_of([*point.z, *point.f]))
             if not self.criterion.by_part:  # else every part has been measured in its own unit
                 found = self.criterion.correct(found, point.residual, point.f, short)
             zero = self.reference.is_zero(size, scale)
             relative = torch.where(zero, 0.0, found.relative)
-            error = torch.where(zero, 0.0, found.error_ratio)
-            if self.any_held or private.some(large & (error < floor)):
-                error = self._hold(error, found, point.f, floor > 0)
+            error = torch.where(zero, 0.0, found.tolerance_ratio)
+            if self.any_held or private.some(large & (error < arrival)):
+                error = self._hold(error, found, point.f, arrival > 0)
         # What is not finite has no ratio.
         relative = torch.where(finite, relative, math.inf)
         rank = error = torch.where(finite, error, math.inf)
@@ -130,16 +135,17 @@ class Judge:
             # The estimated error may rise while the residual falls: until both are small enough, a
             # sample is as good as its residual.
             rank = torch.where(error <= self.goal, 0.0, rank)
-        return found._replace(relative=relative, error_ratio=error), rank, valid
+        return found._replace(relative=relative, tolerance_ratio=error), rank, valid
 
-    def name_status(
+    def update_status(
         self, point: Point, found: Measure, valid: Tensor, evals: int, over: Tensor, running: Tensor
     ) -> Tensor:
-        """The status of each sample; of several, the last one named here counts.
+        """The status of each sample; of several, the last one named here counts. Notes where a look
+        for a stall has found it.
 
         Args:
             point: the newest iterate, which `best` has taken account of.
-            found, valid: of it, from `measure`.
+            found, valid: of it, from `judge_newest`.
             evals: evaluations so far.
             over: whose budget is spent.
             running: who has not ended before.
@@ -157,7 +163,7 @@ class Judge:
             self.scale_mark = torch.fmin(found.scale, self.scale_mark)
         far = (found.size > self.top) | ~torch.isfinite(found.size + found.scale)
         status = torch.where(far, int(Status.DIVERGED), status)
-        status = torch.where(found.error_ratio <= self.goal, int(Status.CONVERGED), status)
+        status = torch.where(found.tolerance_ratio <= self.goal, int(Status.CONVERGED), status)
         return torch.where(valid, status, int(Status.NONFINITE)).to(torch.int8)
 
     def name_reason(self, status: Tensor) -> Tensor | None:
@@ -190,7 +196,7 @@ class Judge:
         return stalled
 
     def _hold(self, error: Tensor, found: Measure, rows: Rows, running: Tensor) -> Tensor:
-        """The error ratio of samples whose relative residual is small, but of a state that has
+        """The tolerance ratio of samples whose relative residual is small, but of a state that has
         grown.
 
         One that has not fallen enough is held: from here on the worse of both ratios is its own,
@@ -209,8 +215,7 @@ class Judge:
 
     def select(self, index: Tensor) -> None:
         """Keeps the samples named by `index`."""
-        keep_samples(self, index, "top small growth_limit held error_mark size_mark scale_mark")
-        keep_samples(self, index, "rows_mark")
+        keep_samples(self, index)
         self.reference = self.reference.select(index)
         self.criterion = self.criterion.select(index)
 
