@@ -16,8 +16,8 @@ but an excursion far out makes it as large as you please.
 
 The rule is coded in `Criterion.has_converged`, for a measured state. `Criterion.limit` says the
 same as the largest residual that is tolerated, for a linear solver, which has to aim at one.
-Rounding stands on different sides of the two: `fallen` adds it to the residual, for a ratio that is compared
-with 1; `limit` subtracts it from what is allowed, since it returns a residual alone.
+Rounding stands on different sides of the two: `fallen` adds it to the residual, for a ratio that is
+compared with 1; `limit` subtracts it from what is allowed, since it returns a residual alone.
 
 An equilibrium that is zero to rounding has no relative residual to speak of: where ||f(z)|| and
 ||f(z) - z|| have both fallen below eps^1.5 S, they count as zero, and 0 / 0 is 0. A start
