@@ -99,8 +99,7 @@ def iterate(
         keeps_inverse: return what the method has learned of (I - df/dz)^-1; not with `leave`.
     """
     steps_on, tracked = terms.returns == "next", terms.tracked
-    # Where autograd follows, an outcome keeps no answers: the value is the step after the last one.
-    assert not tracked or steps_on
+    assert not tracked or steps_on  # a tracked outcome keeps no answers to return
     wanted = {k for k in states if k > 0}
     recorded = {0: z}
     stepper = _start(solver, terms, jacobian)
