@@ -265,13 +265,9 @@ def test_a_default_of_a_subclass_that_is_heeded_passes() -> None:
 
 
 def test_coupled_is_checked_before_what_it_excludes() -> None:
+    both: Any = {"coupled": None, "drop_finished": True}
     with pytest.raises(TypeError, match="expected a bool, or an int64 tensor"):
-        eq.fixed_point(
-            lambda z: 0.5 * z,
-            torch.zeros(2, 1),
-            coupled=None,  # type: ignore[arg-type]
-            drop_finished=True,
-        )
+        eq.fixed_point(lambda z: 0.5 * z, torch.zeros(2, 1), **both)
 
 
 def test_a_function_that_is_handed_over_is_left_as_it_is() -> None:

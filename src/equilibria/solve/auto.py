@@ -185,8 +185,8 @@ class _Auto(Stepper):
         wants = wants & looks & torch.isfinite(size)
         any_wants = private.some(wants)
         if any_wants and private.some(poor := wants & (left > POOR)):
-            budget = self.solver.max_evals - self.evals
-            fronts = poor & front_arrives(now, self.iterates[-2:], self.evals, budget)
+            most = self.solver.max_evals
+            fronts = poor & front_arrives(now, self.iterates[-2:], self.evals, most)
             wants = wants & ~fronts
             any_wants = private.some(wants)
             if first:  # one difference may be that of entries which f does not change
@@ -295,9 +295,8 @@ class _Auto(Stepper):
         which = now.running & self.in_newton
         back = torch.zeros_like(which) if entering is None else entering
         back = back & (now.size > 2 * now.best_size)
-        step = self.newton.advance(
-            now, which & ~back, self.solver.max_evals - self.evals - self.extra
-        )
+        left = self.solver.max_evals - self.evals - self.extra
+        step = self.newton.advance(now, which & ~back, left)
         self.spent = self.newton.spent
         assert self.spent is not None
         self.extra = self.extra + self.spent

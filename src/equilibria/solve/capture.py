@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from equilibria.solve import private
 from equilibria.solve.derivative import FrozenParameter
-from equilibria.solve.tree import some_require_grad
+from equilibria.solve.tree import REQUIRES_GRAD
 
 T = TypeVar("T")
 
@@ -176,7 +176,7 @@ class Captured:
     def substitute(self, stand_ins: Sequence[Tensor]) -> AbstractContextManager[None]:
         """Every use of an original inside sees its stand-in, and a constant is one."""
         originals = self.originals
-        if some_require_grad(self.constants):
+        if any(map(REQUIRES_GRAD, self.constants)):
             thawed = [x for x in self.constants if x.requires_grad]
             originals = [*originals, *thawed]
             stand_ins = [*stand_ins, *(x.detach() for x in thawed)]

@@ -27,7 +27,7 @@ from typing_extensions import override
 from equilibria.solve import private
 from equilibria.solve.boundary import as_around
 from equilibria.solve.status import warn
-from equilibria.solve.tree import some_require_grad
+from equilibria.solve.tree import REQUIRES_GRAD
 
 
 class UserFunction(abc.ABC):
@@ -111,7 +111,7 @@ class Closure(UserFunction):
             changed = changed or store.get(name) is not tensor
         # A constant of the forward is one of the backward. Reading `requires_grad` also shows the
         # tensor to a recorder, which sees nothing of what compiled code does with it.
-        if not (changed or some_require_grad(self._constants)):
+        if not (changed or any(map(REQUIRES_GRAD, self._constants))):
             return self._evaluate(*arguments, **keywords)
         with private.run_eagerly():  # compiled code belongs to the modules themselves
             return self._as_given()(*arguments, **keywords)

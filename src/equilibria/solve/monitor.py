@@ -240,7 +240,7 @@ class Monitor:
     # --- what the loop asks for -------------------------------------------------------------------
 
     def tolerance_ratio(self) -> Callable[[Point], Tensor]:
-        """What computes `Point.error_ratio`, without a reference to this monitor."""
+        """What computes `Point.tolerance_ratio`, without a reference to this monitor."""
         criterion, course = self.judge.criterion, self.course
 
         def compute(point: Point) -> Tensor:
@@ -255,7 +255,7 @@ class Monitor:
             best=self.best.z,
             best_size=self.best.size,
             running=self.moves,
-            error_ratio=self.now_error / self.judge.unit,
+            tolerance_ratio=self.now_error / self.judge.unit,
         )
 
     @property

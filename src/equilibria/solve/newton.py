@@ -137,8 +137,8 @@ class NewtonStepper(Stepper):
         self.share = torch.where(refused, torch.where(self.bold, 1.0, shorter), self.share)
 
     def _solve(self, now: Point, which: Tensor, left: Tensor | int) -> None:
-        assert now.error_ratio is not None
-        size, forcing = now.size, self._choose_forcing(now.size, now.error_ratio)
+        assert now.tolerance_ratio is not None
+        size, forcing = now.size, self._choose_forcing(now.size, now.tolerance_ratio)
         product = self.jacobian(now.z)
         taken = torch.where(self.begun, 0, self.jacobian.cost)
         # In units of what is sought, so that one absolute tolerance serves all samples.
@@ -163,12 +163,12 @@ class NewtonStepper(Stepper):
         self.whole = choose(which, step, self.whole)
         self.begun = self.begun | which
 
-    def _choose_forcing(self, size: Tensor, error_ratio: Tensor) -> Tensor:
+    def _choose_forcing(self, size: Tensor, tolerance_ratio: Tensor) -> Tensor:
         forcing = GAMMA * (size / self.size) ** ALPHA
         before = GAMMA * self.forcing**ALPHA
         forcing = torch.where(before > REMEMBERED_FROM, torch.maximum(forcing, before), forcing)
         forcing = torch.where(self.begun, forcing, FIRST_FORCING)
-        forcing = torch.maximum(forcing, 0.5 / error_ratio)
+        forcing = torch.maximum(forcing, 0.5 / tolerance_ratio)
         return forcing.clamp(self.solver.linear.rtol, LARGEST_FORCING)
 
     @override

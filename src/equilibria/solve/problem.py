@@ -26,7 +26,7 @@ from equilibria.solve.rows import Rows, subtract
 from equilibria.solve.solution import Record
 from equilibria.solve.solvers import Solver
 from equilibria.solve.status import describe_failure, raise_if_failed, warn
-from equilibria.solve.tree import Leaves, Operands, flatten, some_require_grad
+from equilibria.solve.tree import REQUIRES_GRAD, Leaves, Operands, flatten
 
 if TYPE_CHECKING:
     from equilibria.solve.adjoints import Adjoint
@@ -59,7 +59,7 @@ class Problem(UserMap):
 
         def rows_of_f(rows: Rows) -> Rows:
             image = self.evaluate(rows if layout.plain else layout.leaves(rows), here)
-            if some_require_grad(image):  # f may have worked under enable_grad
+            if any(map(REQUIRES_GRAD, image)):  # f may have worked under enable_grad
                 image = [x.detach() for x in image]
             return image if layout.plain else layout.rows(image)
 

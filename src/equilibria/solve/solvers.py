@@ -26,7 +26,7 @@ from equilibria.solve.options import (
     number_field,
     whole_field,
 )
-from equilibria.solve.rows import Rows, add_scaled, subtract, sum_of
+from equilibria.solve.rows import Rows, add_scaled, sum_of
 
 
 @dataclass(frozen=True)
@@ -227,9 +227,9 @@ class Point(NamedTuple):
         best_size: length of the residual there.
         running: `(samples,)`, which samples the step is for: those that have not finished, and
             those that have with this evaluation where the step from it is asked for.
-        error_ratio: `(samples,)` the newest residual over what is tolerated, or with `Limits.error`
-            the estimated error over what is allowed, if that is larger; at 1 a sample has
-            converged.
+        tolerance_ratio: `(samples,)` the newest residual over what is tolerated, or with
+            `Limits.error` the estimated error over what is allowed, if that is larger; at 1 a
+            sample has converged.
     """
 
     z: Rows
@@ -239,7 +239,7 @@ class Point(NamedTuple):
     best: Rows | None = None
     best_size: Tensor | None = None
     running: Tensor | None = None
-    error_ratio: Tensor | None = None
+    tolerance_ratio: Tensor | None = None
 
 
 class Stepper(abc.ABC):
@@ -253,7 +253,7 @@ class Stepper(abc.ABC):
         spent: `(samples,)` evaluations that the latest step took beside the loop's own; None: none.
         phases: of a method whose evaluations are told apart by phase, at the least.
         layout: how the state lies in the rows; None where each leaf is a row as it is.
-        tolerance_ratio: computes `Point.error_ratio`, for a method that seldom wants it: the
+        tolerance_ratio: computes `Point.tolerance_ratio`, for a method that seldom wants it: the
             residual over what is tolerated, or with `Limits.error` the estimated error over what is
             allowed, if that is larger.
     """
@@ -266,7 +266,7 @@ class Stepper(abc.ABC):
 
     def residual(self, f: Rows, z: Rows) -> Rows:
         """f - z, where the method wants it to lie."""
-        return subtract(f, z)
+        return [y - x for y, x in zip(f, z, strict=True)]  # no further frame at each evaluation
 
     @abc.abstractmethod
     def step(self, now: Point) -> Rows:

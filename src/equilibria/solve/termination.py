@@ -248,7 +248,7 @@ def carries_front(point: Point, before: Rows, scale: Tensor) -> Tensor:
     return settled > SETTLED * size
 
 
-def front_arrives(point: Point, before: Sequence[Rows], evals: int, left: int) -> Tensor:
+def front_arrives(point: Point, before: Sequence[Rows], evals: int, most: int) -> Tensor:
     """Do so many entries come to rest at each evaluation that all will within the budget?
 
     Those that are zero do not count: an activation that dies is no signal.
@@ -256,7 +256,7 @@ def front_arrives(point: Point, before: Sequence[Rows], evals: int, left: int) -
     Args:
         before: the one or two iterates before this one.
         evals: evaluations so far.
-        left: evaluations that are left.
+        most: evaluations that there may be.
     """
     last = at_rest(point.z, point.f)
     signal = count_entries([x & (row != 0) for x, row in zip(last, point.f, strict=True)]) > 0
@@ -273,4 +273,4 @@ def front_arrives(point: Point, before: Sequence[Rows], evals: int, left: int) -
     if len(fresh) == 2 and evals == 3:  # rows without a neighbour rest at once
         rate = torch.where(fresh[0] * fresh[1] > 0, rate, 0)
     moving = entries(point.z) - count_entries(last)
-    return signal & (rate > 0) & (moving <= rate * left)
+    return signal & (rate > 0) & (moving <= rate * (most - evals))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from operator import attrgetter
@@ -32,12 +32,9 @@ def shared(value: Tree) -> Shared:
     return Shared(value)
 
 
-def some_require_grad(tensors: Iterable[Tensor]) -> bool:
-    """Does autograd follow any of these tensors?"""
-    return any(map(_REQUIRES_GRAD, tensors))
+REQUIRES_GRAD = attrgetter("requires_grad")
+"""Of a tensor; `any(map(REQUIRES_GRAD, tensors))` takes no frame of Python at each evaluation."""
 
-
-_REQUIRES_GRAD = attrgetter("requires_grad")
 _LEAF: pytree.TreeSpec = pytree.tree_flatten(None)[1]
 
 

@@ -138,9 +138,8 @@ def export(
     }
     if stream is not None:
         facts["state"] = json.dumps([_start(each) for each in stream.one])
-    streamed = stream if form == "stream" else None
     if format == "pt2":
-        program = _trace(plain, prepare, streamed, raw)
+        program = _trace(plain, prepare, stream if form == "stream" else None, raw)
         content = programs.save(program, facts)
         return Exported(content, programs.Program(content), plain, form, None, stream)
     from equilibria.run.export import graph

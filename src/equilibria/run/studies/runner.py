@@ -155,11 +155,8 @@ def execute(
         device: torch's name of the device to measure on.
     """
     points = check(study, scale)
-    order = [point.factors for point in points]
     identities = _identities(points, path)
-    missing: dict[str, Missing] = {}
-    failed: list[str] = []
-    stopped = False
+    missing, failed, stopped = dict[str, Missing](), list[str](), False
     for number, (point, there) in enumerate(zip(points, identities, strict=True), start=1):
         label, reason = point.label, ""
         late = deadline is not None and time.monotonic() >= deadline
@@ -178,15 +175,13 @@ def execute(
             with FileLock(store.folder / f".{identity}.lock", timeout=0):
                 if _identities(points, path)[number - 1] == identity:
                     continue  # another process has measured it since
-                what = f"[{number}/{len(points)}] {point.description or label}"
-                about = f"{what} (about {_minutes(point, store):.2g} minutes)"
-                console.print(about, markup=False, highlight=False, soft_wrap=True)
+                _announce(point, f"{number}/{len(points)}", store, console)
                 origin, start = Origin.now(store.command, study.peers), time.perf_counter()
                 runs = _train(point, store, deadline)
                 rows = _measure(point, runs, store, device)
                 results.replace_point(
                     path,
-                    order,
+                    [each.factors for each in points],
                     point.factors,
                     rows,
                     identity=identity,
@@ -209,6 +204,13 @@ def execute(
         if reason:
             missing[label] = Missing(reason, isinstance(there, str))
     return Outcome(missing, tuple(failed), stopped)
+
+
+def _announce(point: Point, number: str, store: Store, console: Console) -> None:
+    """Say which point is measured next, and for how long, about."""
+    what = f"[{number}] {point.description or point.label}"
+    about = f"{what} (about {_minutes(point, store):.2g} minutes)"
+    console.print(about, markup=False, highlight=False, soft_wrap=True)
 
 
 def _write_traceback(folder: Path, study: str, label: str) -> Path:
