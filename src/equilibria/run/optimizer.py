@@ -198,6 +198,31 @@ class Poly(Schedule):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StableDecay(Schedule):
+    """1 after the warm-up, and at the end a straight line down to `final`.
+
+    papers: the warmup-stable-decay schedule of Hu et al. 2024, sec. 4.
+
+    Args:
+        warmup: share of all steps, from 0 to 1, in which the factor rises linearly from 0.
+        decay: share of the steps after the warm-up, above 0 and up to 1, in which it falls.
+        final: factor at the last step, from 0 to 1.
+    """
+
+    decay: float = 0.3
+    final: float = 0.02
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_fields(self, "(0, 1]", "decay")
+        check_fields(self, "[0, 1]", "final")
+
+    def fall(self, progress: float) -> float:
+        """Return the factor at `progress` in [0, 1]."""
+        return 1.0 - (1.0 - self.final) * max(0.0, 1.0 - (1.0 - progress) / self.decay)
+
+
+@dataclass(frozen=True, kw_only=True)
 class OneCycle(Schedule):
     """Two straight lines: from `start` up to 1 in the warm-up, and down to `final` at the last
     step.

@@ -35,7 +35,9 @@ from equilibria.run.optimizer import (
     Optimizer,
     Poly,
     Schedule,
+    StableDecay,
 )
+from equilibria.run.path import RandomPath
 from equilibria.run.regularizer import EvaluationBudget, JacobianPenalty
 from equilibria.run.tasks import Task, TaskConfig
 from equilibria.solve import Adjoint, Auto, Implicit, Solver, advances
@@ -43,9 +45,13 @@ from equilibria.stability import AdaptiveAdjoint, FixedPointCorrection
 from equilibria.words import nearest
 
 METHODS: dict[str, type] = {
-    **{cls.__name__: cls for cls in (Adam, AdamW, SGD, Constant, Cosine, Poly, OneCycle)},
+    **{
+        cls.__name__: cls
+        for cls in (Adam, AdamW, SGD, Constant, Cosine, Poly, OneCycle, StableDecay)
+    },
     **{cls.__name__: cls for cls in (Alternating, Checkpointing, Initialization, ShallowStart)},
     **{cls.__name__: cls for cls in (JacobianPenalty, EvaluationBudget, FixedPointCorrection)},
+    "RandomPath": RandomPath,
     **{
         name: cls
         for name, cls in vars(solve).items()
@@ -71,7 +77,7 @@ def choices() -> Choices:
     return known.and_these({**METHODS, **plugins.LOADED})
 
 
-IMPLICIT = (*LAYER, "initialization", "regularizer", "correction", "pretrain", "neural")
+IMPLICIT = (*LAYER, "initialization", "regularizer", "correction", "path", "pretrain", "neural")
 """Keys of a recipe that only an equilibrium network has."""
 
 SUFFIXES = (".yaml", ".yml")
@@ -91,8 +97,8 @@ class Recipe:
         task: data, loss and metric.
         model: architecture.
         solver: solver of the fixed point, or MODULE:CLASS of one's own; null for an explicit
-            network, as are `adjoint`, `initialization`, `regularizer`, `correction`, `pretrain` and
-            `neural`.
+            network, as are `adjoint`, `initialization`, `regularizer`, `correction`, `path`,
+            `pretrain` and `neural`.
         eval_solver: solver in evaluation; null for the same one.
         adjoint: how the fixed point is differentiated, or MODULE:CLASS of one's own.
         drop_finished: let samples that have converged leave the batch.
@@ -106,6 +112,7 @@ class Recipe:
         regularizer: penalty on the Jacobian at the solution, which keeps solves short; null for
             none.
         correction: loss on states along the solver's path; null for none.
+        path: random depths and starts of the training steps; null to solve as the solver says.
         pretrain: shallow network trained in the first steps; null to solve from the first step.
         neural: learned solver of the training steps, trained along with the model; null for none.
         epochs: epochs of the run; each is followed by an evaluation.
@@ -144,6 +151,7 @@ class Recipe:
     schedule: Schedule = field(default_factory=Cosine)
     regularizer: JacobianPenalty | None = None
     correction: FixedPointCorrection | None = None
+    path: RandomPath | None = None
     pretrain: ShallowStart | None = None
     neural: Alternating | None = None
     epochs: int = 10
@@ -233,7 +241,7 @@ class Recipe:
                 "which it cannot differentiate: choose JacobianFree, NeumannPhantom or Implicit, "
                 "or set reuse to false"
             )
-        for name in ("regularizer", "correction", "neural"):
+        for name in ("regularizer", "correction", "path", "neural"):
             if getattr(self, name) is not None:
                 raise ValueError(
                     f"{name} needs a solve, and reuse takes one evaluation a step: set one of "
@@ -432,6 +440,7 @@ def decisive(recipe: Recipe) -> dict[str, Any]:
         *(() if recipe.init_from else ("init_from",)),
         *(() if recipe.reuse else ("reuse",)),
         *(() if recipe.neural else ("neural",)),
+        *(() if recipe.path else ("path",)),
     }
     tree = {key: value for key, value in dump(recipe).items() if key not in left_out}
     for key in ("file", "data"):  # where the user's data are; what they are, their checksum tells

@@ -18,6 +18,7 @@ from equilibria.run.checkpoint import Background
 from equilibria.run.hooks import AuditHook, Hook
 from equilibria.run.initialization import ShallowStart
 from equilibria.run.models import EquilibriumModel
+from equilibria.run.path import PathHook
 from equilibria.run.processes import keep_random_state, seed_all, total_over
 from equilibria.run.recipe import Recipe
 from equilibria.run.reusing import Reuse
@@ -92,6 +93,8 @@ class Trainer:
         self.stabilizer, self.neural, self.reuse, audit = _make_hooks(self)
         every: tuple[Hook | None, ...] = self.stabilizer, self.neural, audit, self.reuse
         self.hooks = [hook for hook in every if hook is not None]
+        if recipe.path is not None:
+            self.hooks.append(PathHook(recipe.path, self.model, recipe.seed))
         self.background = Background(
             accelerator if recipe.checkpoint.async_ else None,
             self.layout.patience,

@@ -231,7 +231,7 @@ class EquilibriumModel(Model):
         Args:
             x: the model's input, first axis the batch.
             carry: None, since the model has no memory.
-            z0: start of the solve; None for the layer's own.
+            z0: start of the solve, or a function of the layer's own start; None for that.
             warm: an earlier solution to start from.
             states: evaluations after which an iterate is kept in `solution.states`.
             trace: keep the residual after each evaluation in `solution.stats.trace`.
@@ -240,7 +240,10 @@ class EquilibriumModel(Model):
             ValueError: there is a carry.
         """
         self.refuse_carry(carry)
-        solution = self.deq(*self.inject(x), z0=z0, warm=warm, states=states, trace=trace)
+        operands = self.inject(x)
+        if callable(z0):
+            z0 = z0(self.deq.start(*operands))
+        solution = self.deq(*operands, z0=z0, warm=warm, states=states, trace=trace)
         parts = self.read_parts(solution.value) if self.training else ()
         return Prediction(self.answer(solution.value, x), (solution,), auxiliary=parts)
 

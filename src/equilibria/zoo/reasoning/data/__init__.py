@@ -1,0 +1,1 @@
+"""Instances of reasoning tasks, generated from a seed or read from files."""

@@ -1,0 +1,79 @@
+"""Words over a finite group, and the running products of their letters; bits are the group of 2.
+
+Position i of an answer depends on all letters before it. Information moves through the state of a
+convolutional cell by a fixed number of positions an evaluation, so an answer takes a number of
+evaluations that grows with the length: what a network of fixed depth does not have.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import torch
+from torch import Tensor
+
+from equilibria.run.data.dataset import Split
+
+GROUPS = ("S3", "S5", "A5", "Z60")
+"""Groups of words: permutations of 3 and of 5, the even ones of 5, and addition modulo 60."""
+
+
+def draw_parities(count: int, bits: int, *, seed: int) -> Split:
+    """Draw strings of bits; the target at i is the parity of bits 1 to i.
+
+    Args:
+        count: strings.
+        bits: length of each.
+        seed: fixes them, on every machine.
+
+    Returns:
+        Inputs `(count, 1, bits)` float32, -1 for a bit 0 and 1 for a bit 1; targets
+        `(count, bits)` int64, 0 or 1.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(0, 2, (count, bits), generator=generator)
+    return Split((2.0 * drawn - 1.0)[:, None], drawn.cumsum(1) % 2)
+
+
+def draw_words(group: str, count: int, length: int, *, seed: int) -> Split:
+    """Draw words over a group; the target at i is the product of letters 1 to i, in this order.
+
+    Args:
+        group: one of `GROUPS`.
+        count: words.
+        length: letters of each.
+        seed: fixes them, on every machine.
+
+    Returns:
+        Inputs `(count, elements, length)` float32, one-hot; targets `(count, length)` int64, the
+        number of an element.
+    """
+    table = multiplication(group)
+    generator = torch.Generator().manual_seed(seed)
+    letters = torch.randint(0, len(table), (count, length), generator=generator)
+    products = [letters[:, 0]]
+    for place in range(1, length):
+        products.append(table[products[-1], letters[:, place]])
+    one_hot = torch.nn.functional.one_hot(letters, len(table)).movedim(1, 2)
+    return Split(one_hot.float(), torch.stack(products, 1))
+
+
+@functools.cache
+def multiplication(group: str) -> Tensor:
+    """Return the multiplication table of a group: entry (a, b) is the number of a b."""
+    if group.startswith("Z"):
+        numbers = torch.arange(int(group[1:]))
+        return (numbers[:, None] + numbers) % len(numbers)
+    points = int(group[1:])
+    elements = list(itertools.permutations(range(points)))
+    if group.startswith("A"):
+        elements = [each for each in elements if _is_even(each)]
+    number = {each: place for place, each in enumerate(elements)}
+    rows = [[number[tuple(b[at] for at in a)] for b in elements] for a in elements]
+    return torch.tensor(rows)
+
+
+def _is_even(permutation: tuple[int, ...]) -> bool:
+    pairs = itertools.combinations(permutation, 2)
+    return sum(first > second for first, second in pairs) % 2 == 0

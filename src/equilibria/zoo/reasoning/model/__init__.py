@@ -1,0 +1,1 @@
+"""Equilibrium networks that reason, and the networks of fixed depth beside them."""

@@ -1,0 +1,1 @@
+"""Reasoning tasks: instances with one right answer, which a check recognizes."""
