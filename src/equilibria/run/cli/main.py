@@ -22,6 +22,7 @@ _TEXTS = {
     "initialize": "recommend initial weights for a recipe: ensemble and scale",
     "evaluate": "evaluate a run on its test data: metrics, evaluations, statuses",
     "doctor": "examine a run: convergence, uniqueness, gradient, use of depth",
+    "depth": "measure what a run's answers gain from further evaluations",
     "distill": "train a solver for a run's own equilibrium layer",
     "gradients": "compare exact and inexact gradients on a run",
     "export": "write a trained model as a file for ONNX Runtime or torch.export",

@@ -168,6 +168,19 @@ class Task(abc.ABC):
         """
         return {}
 
+    def judge(self, output: Any, targets: Any) -> Tensor | None:
+        """Return which answers are right, `(batch,)` bool; None where none is right or wrong.
+
+        Args:
+            output: of a prediction, without a gradient.
+            targets: of the batch.
+        """
+        return None
+
+    def measure_difficulty(self, batch: Batch) -> Tensor | None:
+        """Return how hard each sample is, `(batch,)`, in any unit; None where that is unknown."""
+        return None
+
     def figures(self, sums: Sums, split: str | None = None) -> dict[str, float]:
         """Return the mean loss and the figures of all metrics, by name.
 
@@ -277,8 +290,11 @@ class LabeledTask(SampleTask):
     def loss_metric(self) -> Metric:
         return SMOOTHED if self.label_smoothing else LOSS
 
+    def judge(self, output: Tensor, targets: Tensor) -> Tensor:
+        return output.argmax(1) == targets
+
     def sums(self, model: Model, output: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        return right(output.argmax(1) == targets)
+        return right(self.judge(output, targets))
 
 
 @dataclass(frozen=True, kw_only=True)

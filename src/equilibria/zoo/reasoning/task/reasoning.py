@@ -25,6 +25,7 @@ from equilibria.zoo.reasoning.data import mazes, sudoku, words
 EXACT = replace(
     ACCURACY,
     name="exact",
+    label="instances solved",
     figure=mean("solved", "instances"),
     description="The share of instances in which the answer is right at every place.",
 )
@@ -315,7 +316,20 @@ class ReasoningTask(SampleTask):
         return targets.numel()
 
     @override
+    def judge(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return in which instances every answer is right."""
+        return (output.argmax(1) == targets).flatten(1).all(1)
+
+    @override
+    def measure_difficulty(self, batch: Batch) -> Tensor | None:
+        return self.config.measure_difficulty(batch.inputs.cpu(), batch.targets.cpu())
+
+    @override
     def sums(self, model: Model, output: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        answers = output.argmax(1) == targets
-        solved = answers.flatten(1).all(1)
-        return {**right(answers), "solved": solved.sum(), "instances": torch.tensor(len(solved))}
+        solved = self.judge(output, targets)
+        instances = torch.tensor(len(solved))
+        return {
+            **right(output.argmax(1) == targets),
+            "solved": solved.sum(),
+            "instances": instances,
+        }

@@ -1,0 +1,114 @@
+"""Measure whether a run uses its depth: how good its answers are when they are read from the solver's
+iterate after 1, 2, 3, 4, 6, 8, 12, ... evaluations, up to the end of the solves; how good they are
+when solves start from zeros, from noise and from the solution of another sample; how evaluations go
+with the difficulty of an instance, where the task has a measure of that; and after how many
+evaluations an answer is right for good, beside how many a solve takes. Ends in one sentence. The
+figures are written to depth.json in the run folder, with a plot in depth.svg; `equilibria report`
+shows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from equilibria import files
+from equilibria.metric import Metric
+from equilibria.run import evaluation, run
+from equilibria.run.cli.output import Output, say
+from equilibria.run.cli.parser import Parser, UserError, check_least
+from equilibria.run.cli.status import DONE
+from equilibria.run.depth import DepthReport, measure_depth
+from equilibria.run.models import EquilibriumModel
+from equilibria.run.report.depth import panels
+from equilibria.run.report.svg import picture
+from equilibria.run.weights import checksum
+from equilibria.words import percent, plural
+
+FILE, FIGURE = "depth.json", "depth.svg"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `equilibria depth` with the words `argv` and return the exit status."""
+    parser = Parser("depth", __doc__)
+    parser.add_argument("run", type=Path, help="run folder, for example runs/parity")
+    parser.add_argument(
+        "--splits",
+        nargs="+",
+        metavar="SPLIT",
+        help="splits to measure on (default: test, and those of larger instances)",
+    )
+    parser.add_argument(
+        "--samples", type=int, default=500, help="samples of each split, at most (default: 500)"
+    )
+    parser.add_argument(
+        "--max-evals", type=int, help="most evaluations of a solve (default: the recipe's)"
+    )
+    parser.add_data_dir()
+    parser.add_device()
+    arguments = parser.parse_args(list(argv))
+    check_least(arguments, samples=1, max_evals=1)
+    run.Folder(arguments.run).check_writable()
+    loaded = run.load(arguments.run, data_dir=arguments.data_dir)
+    model, task = loaded.model, loaded.data
+    if not isinstance(model, EquilibriumModel) or not task.early or task.streams:
+        raise UserError(
+            f"{loaded.folder} is a run of {type(loaded.recipe.model).__name__} on {task.source}: "
+            "depth is measured of networks that solve for one equilibrium a sample"
+        )
+    splits = arguments.splits or [each for each in task.splits if each.startswith("test")]
+    if unknown := [each for each in splits if each not in task.splits]:
+        raise UserError(f"--splits must be of {', '.join(task.splits)}; got {unknown[0]}")
+    accelerator = evaluation.accelerator(loaded.recipe.precision, arguments.device)
+    model = model.to(accelerator.device).eval()
+    if arguments.max_evals is not None:
+        usual = model.deq.eval_solver or model.deq.solver
+        model.deq.eval_solver = replace(usual, max_evals=arguments.max_evals)
+    console = Output(quiet=arguments.quiet)
+    waiting = Output(stderr=True, quiet=arguments.quiet)
+    reports: list[DepthReport] = []
+    size = min(loaded.recipe.eval_batch_size, arguments.samples)
+    for split in splits:
+        with waiting.status(f"Solving {split} ..."):
+            options: dict[str, Any] = {"split": split, "samples": arguments.samples}
+            reports.append(measure_depth(model, task, accelerator, **options, batch_size=size))
+        show(reports[-1], task.primary, console)
+    path = loaded.folder / FILE
+    stored = [each.json() for each in reports]
+    content = {"weights": checksum(run.Folder(loaded.folder).weights), "splits": stored}
+    files.write_text(loaded.folder / FIGURE, picture(panels(stored, task.primary)))
+    files.write_json(path, {**content, "metric": task.primary.describe()})
+    said = f"Written to {path}, with a plot in {FIGURE}. Next: equilibria report {loaded.folder}"
+    console.finish(said, path)
+    return DONE
+
+
+def show(report: DepthReport, metric: Metric, console: Console) -> None:
+    """Print what was measured on a split."""
+    table = Table("solve", metric.label, "evaluations", "converged", "same answer")
+    for depth, figure in report.at.items():
+        table.add_row(f"stopped after {depth}", metric.format(figure), "", "", "")
+    mean = sum(report.evals) / len(report.evals)
+    end = (metric.format(report.figure), f"{mean:.1f}", percent(report.converged), "")
+    table.add_row("to its end", *end, style="bold")
+    for kind, each in report.starts.items():
+        row = (metric.format(each.figure), f"{each.evals:.1f}")
+        table.add_row(f"from {kind}", *row, percent(each.converged), percent(each.same))
+    table.title = f"{plural(report.samples, 'sample')} of {report.split}"
+    console.print(table)
+    if report.right_after:
+        after = sorted(report.right_after)[len(report.right_after) // 2]
+        settled = sorted(report.evals)[len(report.evals) // 2]
+        say(
+            console, f"Right for good after {after} evaluations, settled after {settled} (medians)."
+        )
+    if report.correlation is not None:
+        words = f"Rank correlation of evaluations and difficulty: {report.correlation:.2f}."
+        say(console, words)
+    sentence = report.describe(metric)
+    say(console, f"{report.split}: {sentence}.", "bold")

@@ -1,0 +1,245 @@
+"""Whether a trained model uses its depth: what its answers owe to the evaluations of its solves."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from equilibria.metric import Metric
+from equilibria.nn.using import in_eval_mode
+from equilibria.run.evaluation import loss_of, sums_of
+from equilibria.run.models import EquilibriumModel, Prediction
+from equilibria.run.tally import Tally
+from equilibria.run.tasks import Batch, Task
+from equilibria.run.trees import to_device
+from equilibria.solve import Status
+
+LACKING = 0.01
+"""Share of the final figure by which an early one may differ and count as equal."""
+
+FEW = 2
+"""Evaluations that an answer may need without its model's depth being of use."""
+
+
+@dataclass(frozen=True)
+class StartFigures:
+    """Where solves from a kind of start lead.
+
+    Attributes:
+        figure: the primary one of their answers.
+        evals: mean.
+        converged: share of the samples.
+        same: share whose output is within 1 % of that from the layer's own start.
+    """
+
+    figure: float
+    evals: float
+    converged: float
+    same: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DepthReport:
+    """What a model's answers owe to the evaluations of its solves, on a split.
+
+    Attributes:
+        split, samples: what it was measured on.
+        metric: the primary one, which all figures are of.
+        figure: at the end of the solves.
+        at: read from the iterate after so many evaluations.
+        evals: of each sample.
+        converged: share of the samples.
+        starts: of solves that begin elsewhere, by kind of start.
+        right_after: of each sample whose answer is right at the end, the evaluations after which it
+            stays right; empty where the task does not judge answers one by one.
+        difficulty: of each sample; empty where the task does not measure it.
+    """
+
+    split: str
+    samples: int
+    metric: str
+    figure: float
+    at: dict[int, float]
+    evals: list[int]
+    converged: float
+    starts: dict[str, StartFigures]
+    right_after: list[int]
+    difficulty: list[float]
+
+    @property
+    def correlation(self) -> float | None:
+        """Spearman's rank correlation of evaluations and difficulty; None where one is constant."""
+        if len(set(self.difficulty)) < 2 or len(set(self.evals)) < 2:
+            return None
+        from scipy.stats import spearmanr
+
+        return float(spearmanr(self.difficulty, self.evals).statistic)
+
+    @property
+    def enough(self) -> int:
+        """The fewest of the evaluations in `at` from which on all answers are as good as the last."""
+        least = max(self.at)
+        for evals in sorted(self.at, reverse=True):
+            if abs(self.at[evals] - self.figure) > LACKING * abs(self.figure):
+                break
+            least = evals
+        return least
+
+    def describe(self, metric: Metric) -> str:
+        """Say in one sentence whether the model uses its depth."""
+        end = metric.format(self.figure)
+        if self.enough <= FEW:
+            word = "evaluation is" if self.enough == 1 else "evaluations are"
+            return (
+                f"{self.enough} {word} enough ({metric.format(self.at[self.enough])}; {end} at the "
+                f"end of the solves): a network of fixed depth {self.enough} is cheaper"
+            )
+        early = self.at[FEW]
+        if metric.unit.strip() == "%":
+            gain = f"{metric.scale * abs(self.figure - early):.0f} points"
+        else:
+            gain = (
+                f"{abs(self.figure / early - 1):.0%} in {metric.label}" if early else metric.label
+            )
+        better = (self.figure > early) == metric.higher_is_better
+        return (
+            f"the model {'gains' if better else 'loses'} {gain} {'from' if better else 'by'} its "
+            f"depth: {metric.format(early)} after {FEW} evaluations, {end} at the end of the "
+            f"solves, and as much from {self.enough} evaluations on"
+        )
+
+    def json(self) -> dict[str, Any]:
+        """Return all figures as JSON holds them."""
+        return {**asdict(self), "correlation": self.correlation, "enough": self.enough}
+
+
+@torch.no_grad()
+def measure_depth(
+    model: EquilibriumModel,
+    task: Task,
+    accelerator: Accelerator,
+    *,
+    split: str = "test",
+    samples: int = 1000,
+    batch_size: int = 250,
+    seed: int = 0,
+) -> DepthReport:
+    """Return what a model's answers owe to its depth; the model is in evaluation mode meanwhile.
+
+    Answers are read from the iterate, whatever its residual, after 1, 2, 3, 4, 6, 8, 12, ...
+    evaluations. Then the solves begin anew: from zeros, from normal noise with the mean square of
+    the solution, and from the solution of another sample. Where all of these lead to one answer it
+    belongs to the instance, and not to the path.
+
+    Args:
+        model: the model itself, on the accelerator's device.
+        task: gives data and figures.
+        accelerator: gives device and precision.
+        split: one of the task's.
+        samples: at most so many.
+        batch_size: samples a batch.
+        seed: of the noise.
+    """
+    metric = task.primary
+    tallies: dict[int | str, Tally] = defaultdict(Tally)
+    solves: dict[str, list[Tensor]] = defaultdict(list)
+    evals, status, right_after, difficulty = list[int](), list[int](), list[int](), list[float]()
+
+    def batches() -> Iterator[Batch]:
+        parts = task.batches(split, min(batch_size, samples))
+        for batch in itertools.islice(parts, max(1, samples // batch_size)):
+            yield to_device(batch, accelerator.device)
+
+    def judge(key: int | str, batch: Batch, prediction: Prediction) -> Tensor | None:
+        loss = loss_of(model, task, prediction, batch.targets, accelerator)
+        tallies[key].add(sums_of(model, task, prediction, batch.targets, loss))
+        return task.judge(prediction.output, batch.targets)
+
+    with in_eval_mode(model), accelerator.autocast():
+        for batch in batches():
+            solution = model(batch.inputs).solution
+            evals += solution.stats.evals.tolist()
+            status += solution.status.tolist()
+        depths = choose_depths(max(evals))
+        generator = torch.Generator().manual_seed(seed)
+        for batch in batches():
+            final = model(batch.inputs, states=depths)
+            early = [model.answer(state, batch.inputs) for state in final.solution.states]
+            rights = [
+                judge(depth, batch, final._replace(output=output))
+                for depth, output in zip(depths, early, strict=True)
+            ]
+            right_after += _find_settled(depths, [*rights, judge("end", batch, final)])
+            if (hard := task.measure_difficulty(batch)) is not None:
+                difficulty += hard.tolist()
+            for kind, start in _make_starts(final.solution.value, generator).items():
+                other = model(batch.inputs, z0=start)
+                judge(kind, batch, other)
+                solves[kind].append(_compare(final, other))
+    figures = {key: task.figures(each.sums, split)[metric.name] for key, each in tallies.items()}
+    return DepthReport(
+        split=split,
+        samples=len(evals),
+        metric=metric.name,
+        figure=figures["end"],
+        at={depth: figures[depth] for depth in depths},
+        evals=evals,
+        converged=status.count(Status.CONVERGED) / len(status),
+        starts={
+            kind: StartFigures(figures[kind], *torch.cat(rows).mean(0).tolist())
+            for kind, rows in solves.items()
+        },
+        right_after=right_after,
+        difficulty=difficulty,
+    )
+
+
+def choose_depths(most: int) -> tuple[int, ...]:
+    """Return 1, 2, 3, 4, 6, 8, 12, 16, ... and `most`, which is the last."""
+    ladder = sorted({1, *(part << power for power in range(32) for part in (2, 3))})
+    return (*itertools.takewhile(lambda each: each < most, ladder), most)
+
+
+def _make_starts(z: Any, generator: torch.Generator) -> dict[str, Any]:
+    """Starts like the solutions `z`, by what they are."""
+
+    def noise(leaf: Tensor) -> Tensor:
+        size = leaf.square().flatten(1).mean(1).sqrt().view(-1, *[1] * (leaf.ndim - 1))
+        drawn = torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype)
+        return size * drawn.to(leaf.device)
+
+    kinds: dict[str, Callable[[Tensor], Tensor]] = {
+        "zeros": torch.zeros_like,
+        "noise": noise,
+        "another sample's solution": lambda leaf: leaf.roll(1, 0),
+    }
+    return {kind: pytree.tree_map(make, z) for kind, make in kinds.items()}
+
+
+def _compare(one: Prediction, other: Prediction) -> Tensor:
+    """Evaluations, convergence and sameness of each sample, `(batch, 3)`."""
+    solution = other.solution
+    apart = (one.output - other.output).flatten(1).norm(dim=1)
+    same = apart <= 0.01 * one.output.flatten(1).norm(dim=1)
+    columns = (solution.stats.evals, solution.status == Status.CONVERGED, same)
+    return torch.stack([each.double().cpu() for each in columns], 1)
+
+
+def _find_settled(depths: Sequence[int], rights: Sequence[Tensor | None]) -> list[int]:
+    """The first of the depths after which each answer that ends right is right, and stays so."""
+    known = [each for each in rights if each is not None]
+    if not known:
+        return []
+    *early, end = torch.stack(known).cpu()
+    lasting = torch.stack(early).flip(0).cumprod(0).sum(0)  # the last so many depths are right
+    places = len(depths) - lasting
+    # One that was never read right before the end is right at the end of its solve.
+    return [depths[min(int(place), len(depths) - 1)] for place in places[end]]
