@@ -151,28 +151,41 @@ def remove_clues(grid: Grid, boxes: Boxes, clues: int, generator: random.Random)
 
 
 @functools.cache
+def line_orders(boxes: Boxes) -> tuple[np.ndarray, np.ndarray]:
+    """Return all orders of rows and all of columns that keep bands and stacks together.
+
+    Returns:
+        `(orders, n)` int64 each: which line each line is read from.
+    """
+    n = boxes.digits
+    return tuple(
+        np.array(
+            [
+                [
+                    group * size + line
+                    for group, lines in zip(order, chosen, strict=True)
+                    for line in lines
+                ]
+                for order in itertools.permutations(range(n // size))
+                for chosen in itertools.product(
+                    list(itertools.permutations(range(size))), repeat=n // size
+                )
+            ]
+        )
+        for size in (boxes.rows, boxes.columns)
+    )
+
+
+@functools.cache
 def symmetries(boxes: Boxes) -> np.ndarray:
     """Return the cell that each cell is read from, `(symmetries, cells)`, of all symmetries but
-    the relabeling of digits."""
+    the relabeling of digits: 128 for 4 digits, 3,456 for 6."""
     n = boxes.digits
-    rows = np.array(list(_exchanges(n // boxes.rows, boxes.rows)))
-    columns = np.array(list(_exchanges(n // boxes.columns, boxes.columns)))
+    rows, columns = line_orders(boxes)
     cells = (rows[:, None, :, None] * n + columns[None, :, None, :]).reshape(-1, n, n)
     if boxes.rows == boxes.columns:
         cells = np.concatenate([cells, cells.transpose(0, 2, 1)])
     return cells.reshape(len(cells), n * n)
-
-
-def _exchanges(groups: int, size: int) -> Iterator[list[int]]:
-    """The orders of lines in which groups of `size` neighbors stay together."""
-    inner = list(itertools.permutations(range(size)))
-    for order in itertools.permutations(range(groups)):
-        for chosen in itertools.product(inner, repeat=groups):
-            yield [
-                group * size + line
-                for group, lines in zip(order, chosen, strict=True)
-                for line in lines
-            ]
 
 
 def normal_form(grid: Grid, boxes: Boxes) -> Grid:
@@ -227,8 +240,14 @@ def draw_puzzles(
 def permute(puzzles: Split, generator: np.random.Generator) -> Split:
     """Return a random symmetric copy of each puzzle, with its digits relabeled."""
     count, n = puzzles.targets.shape[:2]
-    all_symmetries = symmetries(SIZES[n])
-    chosen = torch.from_numpy(all_symmetries[generator.integers(len(all_symmetries), size=count)])
+    rows, columns = (
+        each[generator.integers(len(each), size=count)] for each in line_orders(SIZES[n])
+    )
+    cells = (rows[:, :, None] * n + columns[:, None, :]).reshape(count, n * n)
+    if SIZES[n].rows == SIZES[n].columns:
+        turned = cells.reshape(count, n, n).transpose(0, 2, 1).reshape(count, n * n)
+        cells = np.where(generator.random((count, 1)) < 0.5, turned, cells)
+    chosen = torch.from_numpy(cells)
     labels = torch.from_numpy(generator.permuted(np.tile(np.arange(n), (count, 1)), axis=1))
     inputs = puzzles.inputs.flatten(2).gather(2, chosen[:, None].expand(-1, n, -1))
     targets = puzzles.targets.flatten(1).gather(1, chosen)

@@ -1,0 +1,183 @@
+"""Instances of reasoning tasks: right answers, and test grids that training has never seen."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from equilibria.run.data.storage import DataError
+from equilibria.zoo.reasoning.data import mazes, sudoku, words
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def test_a_parity_is_that_of_all_bits_up_to_its_place() -> None:
+    drawn = words.draw_parities(50, 33, seed=3)
+    bits = (drawn.inputs[:, 0] > 0).long()
+    assert set(drawn.inputs.unique().tolist()) == {-1.0, 1.0}
+    for place in (0, 1, 7, 32):
+        assert torch.equal(drawn.targets[:, place], bits[:, : place + 1].sum(1) % 2)
+
+
+@pytest.mark.parametrize(("group", "order"), [("S3", 6), ("S5", 120), ("A5", 60), ("Z60", 60)])
+def test_a_multiplication_table_is_that_of_a_group(group: str, order: int) -> None:
+    table = words.multiplication(group)
+    everything = torch.arange(order)
+    assert table.shape == (order, order)
+    (unit,) = [a for a in range(order) if torch.equal(table[a], everything)]
+    assert ((table == unit).sum(0) == 1).all() and ((table == unit).sum(1) == 1).all()
+    a, b, c = torch.randint(order, (3, 1000), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(table[table[a, b], c], table[a, table[b, c]])
+
+
+def test_words_are_multiplied_letter_by_letter() -> None:
+    drawn = words.draw_words("S3", 20, 9, seed=1)
+    table, letters = words.multiplication("S3"), drawn.inputs.argmax(1)
+    assert torch.equal(drawn.targets[:, 0], letters[:, 0])
+    for place in range(1, 9):
+        expected = table[drawn.targets[:, place - 1], letters[:, place]]
+        assert torch.equal(drawn.targets[:, place], expected)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda seed: words.draw_parities(4, 40, seed=seed),
+        lambda seed: words.draw_words("A5", 4, 12, seed=seed),
+        lambda seed: mazes.draw_mazes(4, 9, seed=seed),
+        lambda seed: sudoku.draw_puzzles(4, 4, seed=seed, clues=4, held_out=False),
+    ],
+    ids=["parity", "words", "mazes", "sudoku"],
+)
+def test_a_seed_fixes_the_instances(draw) -> None:
+    one, again, other = draw(5), draw(5), draw(6)
+    assert torch.equal(one.inputs, again.inputs) and torch.equal(one.targets, again.targets)
+    assert not torch.equal(one.inputs, other.inputs)
+
+
+# --- mazes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ["depth_first", "wilson", "mixed"])
+@pytest.mark.parametrize("size", [5, 9, 17])
+def test_the_marked_way_is_the_only_one(algorithm: str, size: int) -> None:
+    drawn = mazes.draw_mazes(6, size, seed=2, algorithm=algorithm)
+    rooms = (size // 2) ** 2
+    for (wall, start, goal), way in zip(drawn.inputs, drawn.targets, strict=True):
+        free = wall == 0
+        # A spanning tree of the rooms: all rooms, and one door fewer.
+        assert int(free.sum()) == 2 * rooms - 1
+        assert start.sum() == goal.sum() == 1 and not (start * goal).any()
+        assert not (way.bool() & ~free).any()
+        steps = {tuple(cell) for cell in way.nonzero().tolist()}
+        ends = {tuple(x.nonzero()[0].tolist()) for x in (start, goal)}
+        beside = {
+            (r, c): len({(r - 1, c), (r + 1, c), (r, c - 1), (r, c + 1)} & steps) for r, c in steps
+        }
+        assert all(beside[cell] == (1 if cell in ends else 2) for cell in steps) and ends <= steps
+
+
+# --- sudoku ---------------------------------------------------------------------------------------
+
+
+def is_valid(grid: torch.Tensor, boxes: sudoku.Boxes) -> bool:
+    every = set(range(boxes.digits))
+    parts = (
+        *grid,
+        *grid.T,
+        *(
+            block.flatten()
+            for band in grid.split(boxes.rows)
+            for block in band.split(boxes.columns, 1)
+        ),
+    )
+    return all(set(part.tolist()) == every for part in parts)
+
+
+@pytest.mark.parametrize("digits", [4, 6])
+def test_a_puzzle_has_one_solution_which_is_its_target(digits: int) -> None:
+    boxes = sudoku.SIZES[digits]
+    drawn = sudoku.draw_puzzles(digits, 12, seed=0, clues=0, held_out=False)
+    for given, grid in zip(drawn.inputs, drawn.targets, strict=True):
+        puzzle = ((given.argmax(0) + 1) * given.amax(0).long()).flatten().tolist()
+        solutions = list(itertools.islice(sudoku.Search(puzzle, boxes).solutions(), 2))
+        assert is_valid(grid, boxes)
+        assert solutions == [tuple((grid + 1).flatten().tolist())]
+
+
+def test_there_are_288_grids_of_four_digits_in_two_classes() -> None:
+    boxes = sudoku.SIZES[4]
+    grids = list(sudoku.Search([0] * 16, boxes).solutions())
+    assert len(set(grids)) == 288
+    classes = {sudoku.normal_form(grid, boxes) for grid in grids}
+    assert len(classes) == 2 and classes <= set(grids)
+
+
+@pytest.mark.parametrize("digits", [4, 6, 9])
+def test_symmetric_copies_have_one_normal_form(digits: int) -> None:
+    boxes, generator = sudoku.SIZES[digits], np.random.default_rng(0)
+    grid = sudoku.draw_grid(boxes, random.Random(digits))
+    split = sudoku.encode([grid] * 6, [grid] * 6, digits)
+    copies = sudoku.permute(split, generator)
+    assert len({tuple(copy.flatten().tolist()) for copy in copies.targets}) > 1
+    for given, copy in zip(copies.inputs, copies.targets, strict=True):
+        assert is_valid(copy, boxes) and torch.equal(given.argmax(0), copy)
+        if digits < 9:  # a few million symmetries of 9 digits are not gone through
+            copied = tuple((copy + 1).flatten().tolist())
+            assert sudoku.normal_form(copied, boxes) == sudoku.normal_form(grid, boxes)
+
+
+@pytest.mark.parametrize("digits", [4, 6])
+def test_no_grid_of_the_test_has_a_copy_in_training(digits: int) -> None:
+    boxes = sudoku.SIZES[digits]
+    seen = {}
+    for held_out in (False, True):
+        drawn = sudoku.draw_puzzles(digits, 30, seed=1, clues=8, held_out=held_out)
+        grids = (tuple((grid + 1).flatten().tolist()) for grid in drawn.targets)
+        seen[held_out] = {sudoku.normal_form(grid, boxes) for grid in grids}
+    assert seen[True] and seen[False] and not seen[True] & seen[False]
+
+
+def test_a_copy_is_as_hard_as_its_puzzle() -> None:
+    drawn = sudoku.draw_puzzles(6, 8, seed=3, clues=0, held_out=False)
+    copies = sudoku.permute(drawn, np.random.default_rng(1))
+    clues = [x.sum((1, 2, 3)) for x in (drawn.inputs, copies.inputs)]
+    assert torch.equal(*clues)
+    full = sudoku.encode(*[[sudoku.draw_grid(sudoku.SIZES[6], random.Random(0))]] * 2, 6)
+    assert sudoku.count_guesses(full.inputs).tolist() == [0.0]
+    assert sudoku.count_guesses(drawn.inputs).max() > 0
+
+
+GRID = "".join(
+    str((3 * (row % 3) + row // 3 + column) % 9 + 1) for row in range(9) for column in range(9)
+)
+
+
+def test_puzzles_of_nine_digits_are_read_from_csv(tmp_path: Path) -> None:
+    path = tmp_path / "test.csv"
+    path.write_text(f"source,question,answer,rating\nx,{'.' * 80}{GRID[-1]},{GRID},0\n" * 1)
+    read = sudoku.read_puzzles(path)
+    assert read.inputs.shape == (1, 9, 9, 9) and read.inputs.sum() == 1
+    assert "".join(str(x + 1) for x in read.targets.flatten().tolist()) == GRID
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("question,solution\n", "no column answer"),
+        ("question,answer\n", "no puzzle"),
+        (f"question,answer\n{GRID},{GRID[:-1]}\n", "line 2"),
+        (f"question,answer\n{GRID},{GRID}\n{GRID},{'.' * 81}\n", "line 3"),
+    ],
+    ids=["column", "empty", "short", "open answer"],
+)
+def test_what_is_no_file_of_puzzles_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "test.csv"
+    path.write_text(content)
+    with pytest.raises(DataError, match=message):
+        sudoku.read_puzzles(path)
