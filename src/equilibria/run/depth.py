@@ -85,7 +85,7 @@ class DepthReport:
 
     @property
     def enough(self) -> int:
-        """The fewest of the evaluations in `at` from which on all answers are as good as the last."""
+        """The fewest evaluations in `at` from which on answers are as good as at the end."""
         least = max(self.at)
         for evals in sorted(self.at, reverse=True):
             if abs(self.at[evals] - self.figure) > LACKING * abs(self.figure):

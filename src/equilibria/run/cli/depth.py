@@ -1,4 +1,4 @@
-"""Measure whether a run uses its depth: how good its answers are when they are read from the solver's
+"""Measure whether a run uses its depth: how good its answers are when they are read from the
 iterate after 1, 2, 3, 4, 6, 8, 12, ... evaluations, up to the end of the solves; how good they are
 when solves start from zeros, from noise and from the solution of another sample; how evaluations go
 with the difficulty of an instance, where the task has a measure of that; and after how many

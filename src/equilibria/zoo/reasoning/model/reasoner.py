@@ -28,8 +28,8 @@ from equilibria.zoo.reasoning.model.cells import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReasonerConfig(ClassifierConfig):
-    """The architecture of an equilibrium network that answers at every place.
+class PlacesConfig(ClassifierConfig):
+    """The architecture of a network that answers at every place, by evaluations of a cell.
 
     Args:
         shape: channels and size of an instance; null for those of the data. A cell without
@@ -79,15 +79,31 @@ class ReasonerConfig(ClassifierConfig):
             raise ValueError(f"cell is {self.cell}, a recurrence, and the data are no sequences")
         return LinearRecurrence(self.width, dense=self.cell == "dense")
 
+
+@dataclass(frozen=True, kw_only=True)
+class ReasonerConfig(PlacesConfig):
+    """The architecture of an equilibrium network that answers at every place.
+
+    Args:
+        shape: channels and size of an instance; null for those of the data. A cell without
+            attention takes instances of any size.
+        classes: answers at a place; null for those of the data.
+        cell: "convolution", for sequences and grids; "attention", for instances of one size;
+            "diagonal" or "dense", linear recurrences along a sequence.
+        width: features of a place.
+        hidden: features inside the cell; null for twice the width.
+        heads: of the attention.
+    """
+
     @override
-    def build(self, **layer: Any) -> Model:
+    def build(self, **layer: Any) -> Reasoner:
         return Reasoner(self, **layer)
 
 
 class Encoder(nn.Module):
     """What a cell is told at every evaluation: the instance itself, or features of its places."""
 
-    def __init__(self, config: ReasonerConfig) -> None:
+    def __init__(self, config: PlacesConfig) -> None:
         super().__init__()
         (channels, *space), _ = config.known()
         self.embed = self.position = None
@@ -97,7 +113,7 @@ class Encoder(nn.Module):
             self.position = nn.Parameter(0.5 * torch.randn(config.width, *space))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the operand `(batch, features, *space)` of an instance `(batch, channels, *space)`."""
+        """Return `(batch, features, *space)` of an instance `(batch, channels, *space)`."""
         if self.embed is None:
             return x
         u = self.embed(x.movedim(1, -1)).movedim(-1, 1)
@@ -137,7 +153,7 @@ def read_places(head: nn.Linear, z: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedDepthConfig(ReasonerConfig, ExplicitConfig):
+class FixedDepthConfig(PlacesConfig, ExplicitConfig):
     """The architecture of a network that applies the cell of a `ReasonerConfig` a number of times.
 
     Args:
