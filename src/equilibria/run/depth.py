@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor
@@ -79,9 +80,10 @@ class DepthReport:
         """Spearman's rank correlation of evaluations and difficulty; None where one is constant."""
         if len(set(self.difficulty)) < 2 or len(set(self.evals)) < 2:
             return None
-        from scipy.stats import spearmanr
+        from scipy.stats import rankdata
 
-        return float(spearmanr(self.difficulty, self.evals).statistic)
+        ranks = rankdata(self.difficulty), rankdata(self.evals)
+        return float(np.corrcoef(*ranks)[0, 1])
 
     @property
     def enough(self) -> int:

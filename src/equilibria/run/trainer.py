@@ -90,11 +90,9 @@ class Trainer:
         self.optimizer = self.layout.prepare(recipe.optimizer.build(self.model))
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         seed_all(recipe.seed + accelerator.process_index)  # for draws that are not keyed to samples
-        self.stabilizer, self.neural, self.reuse, audit = _make_hooks(self)
-        every: tuple[Hook | None, ...] = self.stabilizer, self.neural, audit, self.reuse
+        self.stabilizer, self.neural, self.reuse, audit, path = _make_hooks(self)
+        every: tuple[Hook | None, ...] = self.stabilizer, self.neural, audit, self.reuse, path
         self.hooks = [hook for hook in every if hook is not None]
-        if recipe.path is not None:
-            self.hooks.append(PathHook(recipe.path, self.model, recipe.seed))
         self.background = Background(
             accelerator if recipe.checkpoint.async_ else None,
             self.layout.patience,
@@ -212,11 +210,13 @@ class Trainer:
 
 def _make_hooks(
     trainer: Trainer,
-) -> tuple[Stabilizer | None, Alternation | None, Reuse | None, AuditHook | None]:
+) -> tuple[Stabilizer | None, Alternation | None, Reuse | None, AuditHook | None, PathHook | None]:
     """Return the hooks that a recipe asks for; None for the others."""
     recipe, accelerator = trainer.recipe, trainer.accelerator
     model: Any = trainer.model  # an `EquilibriumModel`, where a recipe asks for any
-    stabilizer, neural, reuse, audit = None, None, None, None
+    stabilizer, neural, reuse, audit, path = None, None, None, None, None
+    if recipe.path is not None:
+        path = PathHook(recipe.path, model, recipe.seed)
     if recipe.regularizer is not None or recipe.correction is not None:
         stabilizer = Stabilizer(recipe, trainer.steps_per_epoch, accelerator)
     with as_training_error():
@@ -230,7 +230,7 @@ def _make_hooks(
             return total_over(accelerator, value)[0] / accelerator.num_processes
 
         audit = AuditHook(AdjointAudit(model, mean), partial(mean_loss, trainer))
-    return stabilizer, neural, reuse, audit
+    return stabilizer, neural, reuse, audit, path
 
 
 def _check(trainer: Trainer) -> None:

@@ -157,23 +157,19 @@ def line_orders(boxes: Boxes) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         `(orders, n)` int64 each: which line each line is read from.
     """
-    n = boxes.digits
-    return tuple(
-        np.array(
-            [
-                [
-                    group * size + line
-                    for group, lines in zip(order, chosen, strict=True)
-                    for line in lines
-                ]
-                for order in itertools.permutations(range(n // size))
-                for chosen in itertools.product(
-                    list(itertools.permutations(range(size))), repeat=n // size
-                )
-            ]
-        )
-        for size in (boxes.rows, boxes.columns)
+    return _line_orders(boxes.rows, boxes.digits), _line_orders(boxes.columns, boxes.digits)
+
+
+def _line_orders(size: int, lines: int) -> np.ndarray:
+    """All orders of `lines` lines that keep groups of `size` together."""
+    groups = range(lines // size)
+    within = list(itertools.permutations(range(size)))
+    orders = (
+        [(group, line) for group, each in zip(order, chosen, strict=True) for line in each]
+        for order in itertools.permutations(groups)
+        for chosen in itertools.product(within, repeat=len(groups))
     )
+    return np.array([[group * size + line for group, line in order] for order in orders])
 
 
 @functools.cache

@@ -205,24 +205,24 @@ class FixedDepthReasoner(Model):
         self.refuse_carry(carry)
         u, config = self.encoder(x), self.config
         depth = config.depth if self.training else config.test_depth or config.depth
-        z = self._apply(u, u.new_zeros(len(u), config.width, *u.shape[2:]), depth)
+        z = self._iterate(u, u.new_zeros(len(u), config.width, *u.shape[2:]), depth)
         auxiliary = ()
         if self.training and config.progressive:
-            auxiliary = (read_places(self.head, self._apply_later(u)),)
+            auxiliary = (read_places(self.head, self._iterate_later(u)),)
         return Prediction(read_places(self.head, z), (), auxiliary=auxiliary)
 
-    def _apply(self, u: Tensor, z: Tensor, times: int) -> Tensor:
+    def _iterate(self, u: Tensor, z: Tensor, times: int) -> Tensor:
         for number in range(times):
             z = self.cells[number % len(self.cells)](z, u)
         return z
 
-    def _apply_later(self, u: Tensor) -> Tensor:
+    def _iterate_later(self, u: Tensor) -> Tensor:
         drawn = draws.for_batch(torch.empty(2), Tensor.uniform_).tolist()
         skipped = int(drawn[0] * self.config.depth)
         followed = 1 + int(drawn[1] * (self.config.depth - skipped))
         with torch.no_grad():
-            z = self._apply(u, u.new_zeros(len(u), self.config.width, *u.shape[2:]), skipped)
-        return self._apply(u, z, followed)
+            z = self._iterate(u, u.new_zeros(len(u), self.config.width, *u.shape[2:]), skipped)
+        return self._iterate(u, z, followed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from equilibria.run.data.dataset import Split, digest
 from equilibria.run.models import ClassifierConfig, Model, ModelConfig
 from equilibria.run.tasks.base import SampleTask, TaskConfig, right
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
+from equilibria.zoo.io.tasks import complete_config
 from equilibria.zoo.reasoning.data import mazes, sudoku, words
 
 EXACT = replace(
@@ -280,27 +281,17 @@ class ReasoningTask(SampleTask):
             name: config.draw(config.test, size, 16 * config.data_seed + number)
             for number, (name, size) in enumerate(sizes.items())
         }
-        # No training instance is kept: the split is for `feed` alone.
         super().__init__(samples, digest(*samples.values()))
         self.source = config.source
+        self.shape = tuple(samples["test"].inputs.shape[1:])
+        self.classes = int(max(each.targets.max() for each in samples.values())) + 1
 
     @override
     def complete(self, config: ModelConfig) -> ModelConfig:
-        sample = self.samples["test"]
         if not isinstance(config, ClassifierConfig):
-            raise ValueError(f"{type(config).__name__} does not answer at every place")
-        facts = {"shape": tuple(sample.inputs.shape[1:]), "classes": self.classes}
-        for name, value in facts.items():
-            if (given := getattr(config, name)) is not None and given != value:
-                raise ValueError(
-                    f"model.{name} is {given}, and {self.source} has {value}: leave it out"
-                )
-        return replace(config, **facts)
-
-    @property
-    def classes(self) -> int:
-        """Answers at a place."""
-        return int(max(each.targets.max() for each in self.samples.values())) + 1
+            raise ValueError(f"{type(config).__name__} describes no network that answers places")
+        facts = {"shape": self.shape, "classes": self.classes}
+        return complete_config(config, facts, self.source)
 
     @override
     def feed(self, batch_size: int, seed: int) -> Feed:
