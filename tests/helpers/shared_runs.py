@@ -152,6 +152,35 @@ def digits_run(built_once) -> Path:
     return built_once("cli-digits", lambda folder: tiny_run.train(folder / "digits")) / "digits"
 
 
+@pytest.fixture(scope="session")
+def parity_run(built_once) -> Path:
+    """A folder with a hundred steps on parities of 4 bits, which it learns; only to be read."""
+    import applications
+    from equilibria.run.cli.main import main
+
+    if not applications.present("reasoning"):
+        pytest.skip("needs reasoning of the zoo")
+    options = {
+        "epochs": 1,
+        "batch_size": 32,
+        "task.size": 4,
+        "task.larger": [8],
+        "task.test": 40,
+        "task.epoch": 3200,
+        "model.width": 16,
+        "solver.max_evals": 40,
+        "path.budget": [0, 6],
+        "path.steps": 4,
+        "optimizer.lr": 0.01,
+    }
+    words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
+
+    def fill(folder):
+        assert main(["train", "parity", "--out", str(folder / "parity"), "--quiet", *words]) == 0
+
+    return built_once("cli-parity", fill) / "parity"
+
+
 @pytest.fixture(scope="module")
 def shallow():
     """The memory of a step is measured at two depths: at five it takes several seconds."""

@@ -302,7 +302,7 @@ def test_an_application_can_be_deleted(name: str, tmp_path: Path) -> None:
     shutil.rmtree(copy / "zoo" / name)
     front = copy / "zoo" / "__init__.py"
     text = front.read_text()
-    front.write_text(re.sub(rf'"{name}"(, )?', "", text))
+    front.write_text(re.sub(rf'"{name}",\s*', "", text))
     assert front.read_text() != text
     code = f"""
 import importlib, pathlib, equilibria

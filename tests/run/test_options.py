@@ -93,7 +93,7 @@ def test_the_help_of_a_recipe_names_the_keys_of_every_class(capsys):
     for name, keys in re.findall(r"^    ([\w-]+): ((?:.|\n {8})*)", more, re.MULTILINE):
         found.setdefault(name, set()).update(re.split(r",\s+", keys.strip()))
     single = {"Initialization", "JacobianPenalty", "EvaluationBudget", "FixedPointCorrection"}
-    single |= {"Alternating", "Checkpointing"}
+    single |= {"Alternating", "Checkpointing", "RandomPath"}
     shown = chosen | single | {"ShallowStart", "AdamW", "Cosine", "ForwardBackward"}
     foreign = set()
     for name, base, place in recipes.choices().entries:

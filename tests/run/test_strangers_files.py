@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutations import FUZZ, bounded, mutated
 
+from equilibria.metric import ACCURACY
 from equilibria.run import gallery, run
 from equilibria.run.checkpoint import MANIFEST, CheckpointError
 from equilibria.run.cli import report
@@ -18,8 +19,9 @@ from equilibria.run.cli.main import main
 from equilibria.run.cli.output import Output
 from equilibria.run.config import ConfigError
 from equilibria.run.data import DataError
+from equilibria.run.depth import DepthReport, StartFigures
 from equilibria.run.memory import MemoryPoint
-from equilibria.run.records import Adjoints, EvaluationRecord
+from equilibria.run.records import Adjoints, Depths, EvaluationRecord
 from equilibria.run.weights import read_weights
 from equilibria.stability import Compared, Examination
 from equilibria.zoo.vision.task.seen import ImageFormat
@@ -37,12 +39,25 @@ ROW = Compared(
     backward_ms=1.0,
     bytes=1,
 )
+DEPTH = {
+    "split": "test",
+    "samples": 2,
+    "metric": "accuracy",
+    "figure": 1.0,
+    "at": {1: 0.5, 2: 0.5, 4: 1.0},
+    "evals": [3, 4],
+    "converged": 1.0,
+    "starts": {"noise": StartFigures(figure=1.0, evals=4.0, converged=1.0, same=1.0)},
+    "right_after": [1, 4],
+    "difficulty": [1.0, 2.0],
+}
 READ = {
     "run.json": lambda folder: run.Folder(folder).read_info(),
     "images.json": lambda folder: ImageFormat.read(folder / "images.json"),
     "doctor.json": lambda folder: report._read(folder / "doctor.json", Examination),
     "memory.json": lambda folder: report._read(folder / "memory.json", list[MemoryPoint]),
     "gradients.json": lambda folder: report._read(folder / "gradients.json", Adjoints),
+    "depth.json": lambda folder: report._read(folder / "depth.json", Depths),
     "evaluation.json": lambda folder: report._read(folder / "evaluation.json", EvaluationRecord),
 }
 FILES = (*READ, "metrics.jsonl")
@@ -57,6 +72,9 @@ def measured(digits_run, tmp_path_factory):
     (folder / "memory.json").write_text(json.dumps([point]))
     row = {"rows": [asdict(ROW)], "floor": 0.99, "sentence": "Take it"}
     (folder / "gradients.json").write_text(json.dumps(row))
+    split = DepthReport(**DEPTH).json(ACCURACY)
+    content = {"metric": ACCURACY.describe(), "splits": [split]}
+    (folder / "depth.json").write_text(json.dumps(content))
     return folder
 
 

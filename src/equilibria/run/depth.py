@@ -6,7 +6,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from equilibria.metric import Metric
 from equilibria.nn.using import in_eval_mode
 from equilibria.run.evaluation import loss_of, sums_of
 from equilibria.run.models import EquilibriumModel, Prediction
+from equilibria.run.records import SplitDepth
 from equilibria.run.tally import Tally
 from equilibria.run.tasks import Batch, Task
 from equilibria.run.trees import to_device
@@ -118,9 +119,10 @@ class DepthReport:
             f"solves, and as much from {self.enough} evaluations on"
         )
 
-    def json(self) -> dict[str, Any]:
-        """Return all figures as JSON holds them."""
-        return {**asdict(self), "correlation": self.correlation, "enough": self.enough}
+    def json(self, metric: Metric) -> SplitDepth:
+        """Return all figures, and the sentence about them, as JSON holds them."""
+        derived = {"correlation": self.correlation, "enough": self.enough}
+        return cast(SplitDepth, {**asdict(self), **derived, "sentence": self.describe(metric)})
 
 
 @torch.no_grad()

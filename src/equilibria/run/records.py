@@ -124,9 +124,39 @@ class Manifest(TypedDict):
 
 
 class OfWeights(TypedDict, total=False):
-    """doctor.json and gradients.json: of which weights they are."""
+    """doctor.json, gradients.json and depth.json: of which weights they are."""
 
     weights: str | None
+
+
+class _Solved(TypedDict):
+    figure: float
+    evals: float
+    converged: float
+    same: float
+
+
+class SplitDepth(TypedDict):
+    """What the answers on a split owe to the evaluations of their solves."""
+
+    split: str
+    samples: int
+    figure: float
+    at: dict[int, float]
+    evals: list[int]
+    converged: float
+    starts: dict[str, _Solved]
+    right_after: list[int]
+    difficulty: list[float]
+    correlation: float | None
+    sentence: str
+
+
+class Depths(OfWeights):
+    """depth.json."""
+
+    metric: _Metric
+    splits: list[SplitDepth]
 
 
 class Adjoints(OfWeights):

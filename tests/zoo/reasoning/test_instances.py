@@ -181,3 +181,8 @@ def test_what_is_no_file_of_puzzles_is_refused(tmp_path: Path, content: str, mes
     path.write_text(content)
     with pytest.raises(DataError, match=message):
         sudoku.read_puzzles(path)
+
+
+def test_a_missing_file_of_puzzles_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"test\.csv cannot be read: No such file"):
+        sudoku.read_puzzles(tmp_path / "test.csv")

@@ -25,10 +25,10 @@ from equilibria.run.cli.parser import Parser, UserError, check_least
 from equilibria.run.cli.status import DONE
 from equilibria.run.depth import DepthReport, measure_depth
 from equilibria.run.models import EquilibriumModel
-from equilibria.run.report.depth import panels
+from equilibria.run.report.depth import END, panels, solves
 from equilibria.run.report.svg import picture
 from equilibria.run.weights import checksum
-from equilibria.words import percent, plural
+from equilibria.words import plural
 
 FILE, FIGURE = "depth.json", "depth.svg"
 
@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
             reports.append(measure_depth(model, task, accelerator, **options, batch_size=size))
         show(reports[-1], task.primary, console)
     path = loaded.folder / FILE
-    stored = [each.json() for each in reports]
+    stored = [each.json(task.primary) for each in reports]
     content = {"weights": checksum(run.Folder(loaded.folder).weights), "splits": stored}
     files.write_text(loaded.folder / FIGURE, picture(panels(stored, task.primary)))
     files.write_json(path, {**content, "metric": task.primary.describe()})
@@ -90,16 +90,10 @@ def main(argv: Sequence[str]) -> int:
 
 def show(report: DepthReport, metric: Metric, console: Console) -> None:
     """Print what was measured on a split."""
-    table = Table("solve", metric.label, "evaluations", "converged", "same answer")
-    for depth, figure in report.at.items():
-        table.add_row(f"stopped after {depth}", metric.format(figure), "", "", "")
-    mean = sum(report.evals) / len(report.evals)
-    end = (metric.format(report.figure), f"{mean:.1f}", percent(report.converged), "")
-    table.add_row("to its end", *end, style="bold")
-    for kind, each in report.starts.items():
-        row = (metric.format(each.figure), f"{each.evals:.1f}")
-        table.add_row(f"from {kind}", *row, percent(each.converged), percent(each.same))
-    table.title = f"{plural(report.samples, 'sample')} of {report.split}"
+    found = solves([report.json(metric)], metric)
+    table = Table(*found.head, title=f"{plural(report.samples, 'sample')} of {report.split}")
+    for row in found.rows:
+        table.add_row(*row, style="bold" if row[0] == END else None)
     console.print(table)
     if report.right_after:
         after = sorted(report.right_after)[len(report.right_after) // 2]

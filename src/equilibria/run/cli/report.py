@@ -1,9 +1,10 @@
 """Write one page about a run, or one that compares several: learning curves, how the solves
 converge, what they cost, how stable they are, the memory of a training step, and the doctor's
-findings; of a single run on images also the figures of each class, and some test images with what
-the network makes of them. The page is a single self-contained HTML file that needs no network. Runs
-that have not been examined are examined first, as `equilibria doctor` does, which may take minutes;
---no-doctor skips that, and --no-gallery skips the test images.
+findings; of a single run also what `equilibria gradients` and `equilibria depth` have measured and,
+if it is on images, the figures of each class, and some test images with what the network makes of
+them. The page is a single self-contained HTML file that needs no network. Runs that have not been
+examined are examined first, as `equilibria doctor` does, which may take minutes; --no-doctor skips
+that, and --no-gallery skips the test images.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from equilibria import files
 from equilibria.run import gallery, run
 from equilibria.run import recipe as recipes
 from equilibria.run.checkpoint import CheckpointError
-from equilibria.run.cli import doctor, gradients
+from equilibria.run.cli import depth, doctor, gradients
 from equilibria.run.cli.output import Output, say
 from equilibria.run.cli.parser import Parser, UserError
 from equilibria.run.data import DataError, storage
 from equilibria.run.memory import MemoryPoint
-from equilibria.run.records import Adjoints, EvaluationRecord, OfWeights
+from equilibria.run.records import Adjoints, Depths, EvaluationRecord, OfWeights
 from equilibria.run.report import page
 from equilibria.run.weights import checksum
 from equilibria.stability import Examination
@@ -124,7 +125,8 @@ def _collect(path: Path, data_dir: Path | None, examine: bool, console: Console)
     # Whatever is damaged is found before an examination that takes minutes.
     evaluation = _read(folder.evaluation, EvaluationRecord, f"equilibria evaluate {path}")
     points = _read(folder.memory, list[MemoryPoint], f"equilibria memory {path}")
-    compared = _gradients(folder)
+    compared = _read_current(folder, gradients.FILE, Adjoints, "gradients")
+    depths = _read_current(folder, depth.FILE, Depths, "depth")
     about = folder.read_info() if folder.info.exists() else None
     seen = recipe.task.read_classes(path)
     examination, unexamined = None, ""
@@ -147,6 +149,7 @@ def _collect(path: Path, data_dir: Path | None, examine: bool, console: Console)
         "evaluation": evaluation,
         "memory": points,
         "gradients": compared,
+        "depth": depths,
         "examination": examination,
         "unexamined": unexamined,
         "recipe": recipes.dump(recipe),
@@ -207,16 +210,16 @@ def _examination(
         return None, str(error)
 
 
-def _gradients(folder: run.Folder) -> dict[str, Any] | None:
-    """The adjoints compared at the weights as they are; None where that was not done.
+def _read_current(folder: run.Folder, file: str, shape: Any, command: str) -> Any:
+    """What a command measured of the weights as they are; None where that was not done.
 
     Raises:
-        RunError: gradients.json is damaged.
+        RunError: the file is damaged.
     """
-    path, command = folder.path / gradients.FILE, f"equilibria gradients {folder.path}"
+    path = folder.path / file
     if not _current(path, folder.weights):
         return None
-    return _read(path, Adjoints, command)
+    return _read(path, shape, f"equilibria {command} {folder.path}")
 
 
 def _current(path: Path, weights: Path) -> bool:

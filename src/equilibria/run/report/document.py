@@ -35,6 +35,7 @@ def page(runs: Sequence[Run]) -> str:
             `memory`: a list of `kind` (deq, unrolled, checkpointed, explicit), `evals`, `bytes`,
             `history_bytes`;
             `gradients`: the adjoints compared on a batch, as JSON;
+            `depth`: what answers owe to the evaluations of their solves, as JSON;
             `examination`: the doctor's, as JSON, its worst finding first; or `unexamined`, why
             there is none;
             `seen`: `labels` and perhaps `colors` of the classes that the run tells apart, whose

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from equilibria.metric import LOSS, Metric
-from equilibria.run.report import gradients, plots, reading
+from equilibria.run.report import depth, gradients, plots, reading
 from equilibria.run.report.reading import Run, number
 from equilibria.run.report.svg import Drawing, inline
 from equilibria.run.report.words import TextTable, decimal, figure, keep_known, mib
@@ -39,6 +39,7 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     return [
         _build_learning(runs),
         _build_solving(runs),
+        *_build_depth(runs),
         _build_stability(runs),
         *_build_gradients(runs),
         _build_memory(runs),
@@ -115,6 +116,30 @@ def _build_solving(runs: Sequence[Run]) -> Section:
             ),
         ),
     )
+
+
+def _build_depth(runs: Sequence[Run]) -> list[Section]:
+    """What the answers owe to the evaluations of their solves, of a single run."""
+    found = runs[0].get("depth") if len(runs) == 1 else None
+    if not found or not found["splits"]:
+        return []
+    metric, splits = Metric.of(found["metric"]), found["splits"]
+    panels = depth.panels(splits, metric)
+    said = "; ".join(f"{each['split']}: {each['sentence']}" for each in splits)
+    return [
+        Section(
+            "Use of depth",
+            f"Is the equilibrium needed, or would a few evaluations do? On {said}.",
+            [
+                Plate(
+                    depth.NOTES[panel.title],
+                    inline(panel),
+                    depth.solves(splits, metric) if panel.title == depth.EARLY else None,
+                )
+                for panel in panels
+            ],
+        )
+    ]
 
 
 def _build_stability(runs: Sequence[Run]) -> Section:

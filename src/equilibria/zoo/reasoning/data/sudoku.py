@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from equilibria.run.data.dataset import Split
-from equilibria.run.data.storage import DataError
+from equilibria.run.data.storage import DataError, read_errors
 
 Grid = tuple[int, ...]
 """Digits 1 to n row by row; 0 in a puzzle is a cell to be filled."""
@@ -290,10 +290,12 @@ def read_puzzles(path: Path, count: int | None = None) -> Split:
         count: the first so many; None for all.
 
     Raises:
-        DataError: a column is missing, or a line holds no puzzle; the message names it.
+        DataError: there is no such file, a column is missing, or a line holds no puzzle; the
+            message names it.
     """
     puzzles, grids = list[Grid](), list[Grid]()
-    with path.open(newline="", encoding="utf-8") as file:
+    damaged = (UnicodeDecodeError, csv.Error)
+    with read_errors(path, *damaged), path.open(newline="", encoding="utf-8") as file:
         rows = csv.DictReader(file)
         if missing := {"question", "answer"} - {*(rows.fieldnames or ())}:
             raise DataError(f"{path} has no column {', '.join(sorted(missing))}")

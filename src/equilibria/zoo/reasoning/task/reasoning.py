@@ -184,22 +184,22 @@ class Sudoku(ReasoningConfig):
     """The solution of a sudoku that has one; grids of the test have no symmetric copy in training.
 
     Args:
-        size: digits: 4 or 6, generated; or 9, of `file`.
+        size: digits: 4 or 6, generated; or 9, of `train_file`.
         larger: no other sizes: leave it empty.
         test: instances of each split.
         epoch: training instances that count as a pass over the data.
         data_seed: of all instances.
         clues: digits given at least; a puzzle keeps more where it would have a second solution.
         puzzles: puzzles to learn from, of which symmetric copies are drawn in training.
-        file: CSV file of puzzles of 9 digits to learn from, with columns question and answer, such
-            as train.csv of sudoku-extreme.
+        train_file: CSV file of puzzles of 9 digits to learn from, with columns question and answer,
+            such as train.csv of sudoku-extreme.
         test_file: CSV file of those to evaluate on.
     """
 
     size: int = 6
     clues: int = 8
     puzzles: int = 2000
-    file: str | None = None
+    train_file: str | None = None
     test_file: str | None = None
 
     def __post_init__(self) -> None:
@@ -209,18 +209,18 @@ class Sudoku(ReasoningConfig):
             raise ValueError(
                 f"size must be 4, 6 or 9, and larger empty; got {self.size} and {self.larger}"
             )
-        files = (self.file, self.test_file)
+        files = (self.train_file, self.test_file)
         if (self.size == 9) != all(files) or (self.size != 9 and any(files)):
             raise ValueError(
-                f"size is {self.size}: puzzles of 9 digits are read from file and test_file, those "
-                "of 4 and 6 are generated"
+                f"size is {self.size}: puzzles of 9 digits are read from train_file and test_file, "
+                "those of 4 and 6 are generated"
             )
 
     @functools.cached_property
     def pool(self) -> Split:
         """The puzzles to learn from."""
-        if self.file is not None:
-            return sudoku.read_puzzles(Path(self.file), self.puzzles)
+        if self.train_file is not None:
+            return sudoku.read_puzzles(Path(self.train_file), self.puzzles)
         return self._draw(self.puzzles, _TRAINING + self.data_seed, held_out=False)
 
     def _draw(self, count: int, seed: int, *, held_out: bool) -> Split:
