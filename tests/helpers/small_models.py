@@ -78,6 +78,8 @@ ODE = Kind(images, (5, 3), "chooses its steps by the data")
 TEXT = Kind(tokens, (3, 9), "is a language model", loss=surprise)
 GRAPHS = Kind(graphs, (12, 3), exports=False)
 SEQUENCES = Kind(sequences, (5, 3))
+PLACES = Kind(lambda: draw(5, 4, 7), (5, 3, 7))
+REASONER = PLACES._replace(layer={"solver": Picard(rtol=1e-5, max_evals=2000, patience=None)})
 POINTS = Kind(points, (5, 3))
 FLOW = Kind(pair, (2, 2, 32, 40), layer=FEW)
 
@@ -85,6 +87,7 @@ CLASSES = {"shape": (1, 8, 8), "classes": 3}
 MULTISCALE = {**CLASSES, "channels": (4, 4), "head_channels": (2, 2), "expansion": 2}
 MULTISCALE |= {"final": 4, "groups": 2, "norm": "none", "initial": 0.1}
 NODES = {"shape": (5,), "classes": 3, "level": "node", "hidden": (8,), "dropout": 0.0}
+PLACE = {"shape": (4, 7), "classes": 3, "width": 8, "heads": 2}
 VALUES = {"inputs": 2, "outputs": 3, "width": 8}
 FINE = {**MINI, "context_norm": "batch"}
 COARSE = {key: value for key, value in FINE.items() if key not in ("hidden", "mask")}
@@ -97,6 +100,7 @@ ALL: dict[str, tuple[Kind, dict[str, Any]]] = {
     "deq-raft-small": (FLOW, COARSE),
     "dense": (IMAGE, {**CLASSES, "width": 8}),
     "eignn": (GRAPHS, NODES),
+    "fixed-depth": (PLACES, {**PLACE, "cell": "attention", "depth": 3}),
     "gcn": (GRAPHS, NODES),
     "gma": (FLOW, {**FINE, "steps": 3}),
     "graph-mlp": (GRAPHS, NODES),
@@ -115,8 +119,10 @@ ALL: dict[str, tuple[Kind, dict[str, Any]]] = {
     "neural-ode": (ODE, {**CLASSES, "filters": 4}),
     "raft": (FLOW, {**FINE, "steps": 3}),
     "raft-small": (FLOW, {**COARSE, "steps": 3}),
+    "reasoner": (REASONER, PLACE),
     "recurrent": (SEQUENCES, {"shape": (4,), "classes": 3, "hidden": 6}),
     "resnet": (IMAGE, {**CLASSES, "widths": (4, 8), "blocks": (1, 1)}),
+    "sequence-lstm": (PLACES, {"shape": (4, 7), "classes": 3, "width": 6}),
     "siren": (POINTS, VALUES),
     "siren-injected": (POINTS, VALUES),
     "unet": (MASKS, {**CLASSES, "widths": (4, 8)}),

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from equilibria.run.optimizer import SGD, Adam, AdamW, Constant, Cosine, OneCycle, Poly
+from equilibria.run.optimizer import SGD, Adam, AdamW, Constant, Cosine, OneCycle, Poly, StableDecay
 
 
 def moved(optimizer, gradient, steps=1):
@@ -57,8 +57,27 @@ def test_a_power_of_what_is_left():
         Poly(power=0.0)
 
 
-@pytest.mark.parametrize("schedule", [Constant(warmup=0.1), Cosine(warmup=0.1), Poly(warmup=0.1)])
-def test_the_warmup_rises_in_equal_steps_and_never_from_zero(schedule):
+def test_it_stays_at_one_and_falls_in_a_straight_line_at_the_end():
+    schedule = StableDecay(warmup=0.2, decay=0.25, final=0.1)
+    factors = [schedule.factor(step, 100) for step in range(101)]
+    assert factors[20:81] == pytest.approx([1.0] * 61)
+    assert factors[90] == pytest.approx(0.55) and factors[100] == pytest.approx(0.1)
+    steps = [b - a for a, b in itertools.pairwise(factors[80:])]
+    assert steps == pytest.approx([-0.045] * 20)
+    assert StableDecay(decay=1.0, final=0.0).factor(50, 100) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"decay": 0.0}, {"decay": 1.5}, {"final": -0.1}, {"final": 2.0}, {"warmup": 2.0}]
+)
+def test_an_impossible_decay_is_refused(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        StableDecay(**bad)
+
+
+@pytest.mark.parametrize("kind", [Constant, Cosine, Poly, StableDecay])
+def test_the_warmup_rises_in_equal_steps_and_never_from_zero(kind):
+    schedule = kind(warmup=0.1)
     factors = [schedule.factor(step, 100) for step in range(11)]
     steps = [b - a for a, b in itertools.pairwise(factors)]
     assert factors[0] > 0.0
