@@ -45,6 +45,7 @@ WEIGHTS = {
     "deq-raft-small": ({k: v for k, v in FLOW.items() if k not in ("hidden", "mask")}, None),
     "mdeq": ({**MDEQ, "groups": 2, "norm": "none", "initial": 0.1}, None),
     "mdeq-segmentation": ({**MDEQ, "groups": 2, "norm": "none", "initial": 0.1}, None),
+    "reasoner": ({**CLASSES, "width": 8}, None),
 }
 KNOWN = {*models.available()}  # an application may not be there
 # Ensembles of which no weight of the model can be a member.
@@ -66,12 +67,14 @@ def inputs(name):
 
 
 def test_every_equilibrium_model_is_here():
-    equilibrium = {n for n in models.available() if "deq" in n or n in {"dense", "conv"}}
+    equilibrium = {
+        n for n in models.available() if "deq" in n or n in {"dense", "conv", "reasoner"}
+    }
     equilibrium = {n for n in equilibrium if "unrolled" not in n}
     assert set(WEIGHTS) & KNOWN == equilibrium
     explicit = {"gru", "lstm", "mdeq-unrolled", "resnet", "transformer-xl", "trellisnet"}
     explicit |= {"mdeq-segmentation-unrolled", "unet"}
-    explicit |= {"gma", "raft", "raft-small"}
+    explicit |= {"gma", "raft", "raft-small", "fixed-depth", "sequence-lstm"}
     explicit |= {"neural-ode", "augmented-neural-ode", "recurrent", "recurrent-lm"}
     graphs = {"eignn", "gcn", "graph-mlp", "ignn", "ignn-finite", "mgnni"}  # graph/
     coordinates = {"imfn", "mfn", "isiren", "siren-injected", "siren"}  # representation/
@@ -94,6 +97,7 @@ def test_every_equilibrium_model_is_here():
         ("mdeq", "normal"),
         ("mdeq-segmentation", "gaussian"),
         ("mdeq-segmentation", "antisymmetric"),
+        ("reasoner", "orthogonal"),
     ],
 )
 def test_the_rows_say_what_the_weights_are(name, ensemble):
