@@ -102,7 +102,7 @@ class JacobianSizes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Starts:
+class OtherStarts:
     """Solves from other starts, in float64, to a relative residual of 1e-6.
 
     Attributes:
@@ -265,7 +265,7 @@ class Examination:
     entries: int
     forward: ForwardSolves
     jacobian: JacobianSizes
-    starts: Starts
+    starts: OtherStarts
     gradient: Gradient
     depth: Depth
     training: Training | None = None

@@ -22,7 +22,7 @@ from equilibria.stability.examination import (
     ForwardSolves,
     Gradient,
     JacobianSizes,
-    Starts,
+    OtherStarts,
     Summary,
     Trace,
     Training,
@@ -45,7 +45,7 @@ APART = 1e-3
 1e-6 / (1 - spectral radius): below 1e-3 up to a radius of .999."""
 
 
-def examine_starts(exact: Exact, count: int, generator: torch.Generator) -> Starts:
+def examine_starts(exact: Exact, count: int, generator: torch.Generator) -> OtherStarts:
     """Solves from noise about zero, and compares the answers with the layer's own."""
     layer = exact.patient.layer
     with using(layer, replace(exact.solver, rtol=SAME)):
@@ -62,7 +62,7 @@ def examine_starts(exact: Exact, count: int, generator: torch.Generator) -> Star
             distances.append(relative(rows - end, end).where(arrived & reached, math.nan))
     largest = torch.stack(distances).nan_to_num(-1).amax(0)
     largest = largest.where(largest >= 0, math.nan)
-    return Starts(
+    return OtherStarts(
         count=count,
         converged=float(torch.stack(converged).double().mean()),
         distance=Summary.of(largest),
@@ -220,7 +220,7 @@ def _leave_blank(metric: Metric) -> dict[str, Any]:
         "jacobian": JacobianSizes(
             spectral_radius=none, solved=none, expanding=nan, norm=none, stretch=none
         ),
-        "starts": Starts(count=0, converged=nan, distance=none, compared=0.0, apart=nan),
+        "starts": OtherStarts(count=0, converged=nan, distance=none, compared=0.0, apart=nan),
         "gradient": Gradient(
             loss="", cosine=nan, norm_ratio=nan, sample_cosine=nan, reference=nan, backward=None
         ),
