@@ -23,7 +23,16 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor
 
-__all__ = ["Fill", "for_batch", "for_samples", "fork", "keep_mask", "key_rows", "rows"]
+__all__ = [
+    "Fill",
+    "for_batch",
+    "for_samples",
+    "fork",
+    "keep_mask",
+    "key_rows",
+    "noise_like",
+    "rows",
+]
 
 
 class Fill(Protocol):
@@ -115,6 +124,18 @@ def for_batch(out: Tensor, fill: Fill) -> Tensor:
         fill(out, generator=Generator(out.device).manual_seed(key.seed("batch")))
         key.count += 1
     return out
+
+
+def noise_like(x: Tensor) -> Tensor:
+    """Draw Gaussian noise for each sample of a tensor (batch, ...), with the sample's RMS; 1 where
+    that is zero or not finite."""
+    entries = x.reshape(len(x), -1)
+    largest = entries.abs().amax(1, keepdim=True)
+    usable = torch.isfinite(largest) & (largest > 0)
+    unit = torch.where(usable, largest, 1.0)  # squares of x itself may leave the range of numbers
+    rms = unit * (entries / unit).square().mean(1, keepdim=True).sqrt()
+    noise = for_samples(torch.empty_like(x), Tensor.normal_)
+    return noise * torch.where(usable, rms, 1.0).reshape(-1, *[1] * (x.ndim - 1))
 
 
 def rows(count: int, device: torch.device | None = None) -> Tensor:

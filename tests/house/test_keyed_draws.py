@@ -120,3 +120,18 @@ def test_a_fork_leaves_the_draws_that_follow_alone():
     assert all(map(torch.equal, *found))
     with draws.fork():
         draws.for_batch(torch.empty(3), Tensor.normal_)
+
+
+def test_noise_has_the_size_of_each_sample():
+    x = (
+        torch.ones(6, 300, 10)
+        * torch.tensor([0, 1e-38, 0.5, 1e30, torch.inf, torch.nan])[:, None, None]
+    )
+    wanted = torch.tensor([1, 1e-38, 0.5, 1e30, 1, 1], dtype=torch.float64)
+    with draws.key_rows("step", slice(0, 6)):
+        noise = draws.noise_like(x)
+    rms = noise.double().square().mean((1, 2)).sqrt()
+    torch.testing.assert_close(rms, wanted, rtol=0.1, atol=0)
+    with draws.key_rows("step", slice(2, 4)):
+        assert torch.equal(draws.noise_like(x[2:4]), noise[2:4])
+    assert draws.noise_like(torch.ones(3)).shape == (3,)
