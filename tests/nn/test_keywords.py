@@ -167,7 +167,7 @@ def test_names_that_the_cell_does_not_know():
 
 @pytest.mark.parametrize("name", eq.DEQ.options)
 def test_names_of_the_layers_own(name):
-    assert name in ("z0", "warm", "states", "trace", "throw", "coupled")
+    assert name in ("z0", "warm", "states", "trace", "throw", "coupled", "starts")
     for cell in (f"lambda z, x, *, {name}: z", f"lambda z, x, {name}=None: z"):
         with pytest.raises(ValueError, match=f"the cell has a parameter '{name}'"):
             eq.DEQ(eval(cell))

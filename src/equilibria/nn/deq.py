@@ -29,6 +29,7 @@ from equilibria.solve import (
     Shared,
     Solution,
     Solver,
+    Starts,
     Unrolled,
     advance,
     boundary,
@@ -136,6 +137,7 @@ class DEQ(nn.Module):
         trace: bool = False,
         throw: bool | None = None,
         coupled: bool | Tensor | None = None,
+        starts: int | Starts | None = None,
         **keywords: Any,
     ) -> Solution:
         """Solve for the fixed point.
@@ -152,6 +154,8 @@ class DEQ(nn.Module):
             throw: raise where a sample does not converge; None: as the layer was told.
             coupled: `(rows,)` int64, the sample of each row of the state, or a bool; see
                 `fixed_point`. None: as the layer was told.
+            starts: a number of starts of each sample, or `Starts`; see `fixed_point`. All starts
+                of a sample have its dropout masks.
 
         Returns:
             The `Solution`; its `value` is z*.
@@ -191,6 +195,7 @@ class DEQ(nn.Module):
             states=states,
             warm=warm,
             returns=self.returns,
+            starts=starts,
         )
 
     options: ClassVar[tuple[str, ...]] = tuple(inspect.signature(forward).parameters)[2:-1]

@@ -35,8 +35,9 @@ from equilibria.solve.options import (
 )
 from equilibria.solve.path import Phantom, Unrolled
 from equilibria.solve.rows import Rows, add_scaled, choose, length
-from equilibria.solve.solution import AdjointInfo, Solution
+from equilibria.solve.solution import AdjointInfo, Solution, StartOutcomes
 from equilibria.solve.solvers import Jacobian, Picard, Point, Solver, Stepper
+from equilibria.solve.starts import Starts
 from equilibria.solve.status import Reason, SolveError, SolveWarning, Stats, Status
 from equilibria.solve.tree import Shared, Tree, flatten, followable, shared, unflatten
 
@@ -76,6 +77,8 @@ __all__ = [
     "SolveError",
     "SolveWarning",
     "Solver",
+    "StartOutcomes",
+    "Starts",
     "Stats",
     "Status",
     "Stepper",

@@ -19,6 +19,7 @@ from equilibria.solve.newton import NewtonKrylov
 from equilibria.solve.problem import Problem
 from equilibria.solve.solution import Record, Solution
 from equilibria.solve.solvers import Solver
+from equilibria.solve.starts import Search, Starts
 from equilibria.solve.status import Stats
 from equilibria.solve.tree import (
     Leaves,
@@ -50,6 +51,7 @@ def fixed_point(
     states: Iterable[int] = (),
     warm: Solution | None = None,
     returns: str = "best",
+    starts: int | Starts | None = None,
     has_aux: bool = False,
 ) -> Solution:
     """Solves z* = f(z*, *operands) and connects z* to everything that f depends on.
@@ -85,6 +87,10 @@ def fixed_point(
             last one evaluated, which is further along where a signal travels through the state (a
             NONFINITE sample returns its best). `Phantom` takes its steps from there; it has
             no effect under `Unrolled`, which returns the step after the last evaluation.
+        starts: a number of starts of each sample, or `Starts`, which says how they are drawn and
+            which answer is kept; z0 is the first. All are solved in one batch, so f closes over
+            nothing that has a batch axis. `Solution.starts` tells of each, and the answer that is
+            kept alone has a gradient. It excludes `coupled`, `trace`, `states` and `warm`.
         has_aux: f returns a pair, (z, aux); aux may be any tree. `Solution.aux` is that at z*, with
             its gradient, through z* too. It takes one evaluation more, which `stats.evals` leaves
             out.
@@ -130,6 +136,8 @@ def fixed_point(
     )
     if warm is not None:
         leaves = _warm_start(warm, leaves, equation.state_spec)
+    if starts is not None:
+        equation = Search.of(equation, starts, adjoint, warm, leaves)
     return _solve(equation, adjoint, leaves, p)
 
 
@@ -247,6 +255,7 @@ def _empty(equation: Problem, z: Leaves, p: Leaves) -> Solution:
         stats=Stats(evals=evals, residual=residual, reason=status),
         states=tuple(unflatten(value, equation.state_spec) for _ in equation.states),
         aux=aux,
+        starts=None if equation.record is None else equation.record.starts,
     )
 
 
@@ -282,6 +291,7 @@ def _solve(equation: Problem, adjoint: Adjoint, leaves: Leaves, p: Leaves) -> So
         ),
         states=tuple(unflatten(state, equation.state_spec) for state in found.states),
         aux=aux,
+        starts=record.starts,
         _record=record,
         _evaluate=evaluator(equation, p) if tracked else None,
     )

@@ -210,6 +210,26 @@ class Linearization:
             found = iter(_grad(self.value, wanted, u, keep=False))
         return [None if edge is None else next(found) for edge in self.edges]
 
+    def growth_rate(self, products: int) -> Tensor:
+        """By how much a perturbation of each sample grows in an evaluation, `(samples,)`.
+
+        It is an estimate of the spectral radius of df/dz: the geometric mean of the growth over the
+        later half of a power iteration, which also has a limit where eigenvalues are complex.
+        """
+        layout, half = Layout.of(self.value), products // 2
+        v: Leaves = []
+        for x in self.value:  # the same in every sample, and along no direction in particular
+            wave = torch.arange(1, x[0].numel() + 1, device=x.device).cos()
+            v.append(wave.to(x).reshape(x[0].shape).expand_as(x))
+        total = torch.zeros((), device=v[0].device)
+        for step in range(products):
+            rows = layout.rows(self.multiply_transposed(v))
+            size = length(rows)
+            v = layout.leaves([row / torch.where(size > 0, size, 1.0)[:, None] for row in rows])
+            if step >= half:
+                total = total + size.log()
+        return (total / (products - half)).exp()
+
     def multiply(self, t: Leaves) -> Leaves:
         """(df/dz) t, by reverse mode twice; f has been evaluated uncompiled."""
         if self._doubled is None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
+import torch
 from torch import Tensor
 
 from equilibria.solve.layout import Layout
 from equilibria.solve.loop import Run
 from equilibria.solve.solvers import Inverse
-from equilibria.solve.status import Stats
+from equilibria.solve.status import Stats, Status
 from equilibria.solve.tree import Leaves, Tree, flatten, unflatten
 
 
@@ -31,6 +33,63 @@ class AdjointInfo:
     value: Leaves = field(repr=False)
 
 
+@dataclass(frozen=True, kw_only=True)
+class StartOutcomes:
+    """What each start of each sample has led to. All tensors are detached.
+
+    Attributes:
+        value: the states found, a tree like z0 with leaves `(starts, batch, ...)`.
+        status: `(starts, batch)` int8, a `Status` code for each.
+        residual: `(starts, batch)` relative residuals of the states.
+        evals: `(starts, batch)` int64, evaluations of f from each start.
+        chosen: `(batch,)` int64, the start whose state is the solution.
+        zero: `(batch,)` the RMS size below which the difference of two states is rounding.
+    """
+
+    value: Tree = field(repr=False)
+    status: Tensor
+    residual: Tensor
+    evals: Tensor
+    chosen: Tensor
+    zero: Tensor = field(repr=False)
+
+    @property
+    def solved(self) -> Tensor:
+        """`(starts, batch)` bool, which starts converged."""
+        return self.status == int(Status.CONVERGED)
+
+    def distinct(self, rtol: float = 1e-2, atol: float = 0.0) -> Tensor:
+        """The first start that led to the same equilibrium as each, `(starts, batch)` int64; -1
+        where a start did not converge.
+
+        Args:
+            rtol, atol: two states are the same if the RMS of their difference, over all leaves, is
+                at most atol + rtol times the larger RMS of the two. The error of a solution exceeds
+                its residual, by 1 / (1 - L) for a contraction with the Lipschitz constant L.
+        """
+        count, batch = self.status.shape
+        leaves: Leaves = flatten(self.value)[0]
+        rows = [x.reshape(count, batch, math.prod(x.shape[2:])).double() for x in leaves]
+        states = torch.cat(rows, 2)
+        size = _rms(states)
+        found = torch.where(self.solved, torch.arange(count, device=size.device)[:, None], -1)
+        for k in range(count):
+            for j in reversed(range(k)):
+                limit = atol + rtol * torch.maximum(size[j], size[k]) + self.zero
+                same = (found[j] == j) & self.solved[k] & (_rms(states[j] - states[k]) <= limit)
+                found[k] = torch.where(same, j, found[k])
+        return found
+
+    def count_distinct(self, rtol: float = 1e-2, atol: float = 0.0) -> Tensor:
+        """How many equilibria were found for each sample, `(batch,)` int64; see `distinct`."""
+        found = self.distinct(rtol, atol)
+        return (found == torch.arange(len(found), device=found.device)[:, None]).sum(0)
+
+
+def _rms(x: Tensor) -> Tensor:
+    return x.square().mean(-1).sqrt()
+
+
 class Record:
     """What solves leave behind beside the graph: traces, and the backward solve's outcome.
 
@@ -45,6 +104,7 @@ class Record:
         residual: `(batch,)`, relative residual of the solution.
         inverse: what Broyden's method has learned, and how its rows lie.
         extras: further fields of `Stats`.
+        starts: what several starts have led to; None where there was one.
     """
 
     def __init__(self, warm_adjoint: Leaves | None = None, warm_size: Tensor | None = None) -> None:
@@ -54,6 +114,7 @@ class Record:
         self.residual: Tensor | None = None
         self.inverse: tuple[Layout, Inverse] | None = None
         self.extras: dict[str, Tensor] = {}
+        self.starts: StartOutcomes | None = None
 
     def note(self, run: Run, layout: Layout) -> None:
         """Keeps what a forward solve tells beside the solution."""
@@ -84,6 +145,9 @@ class Solution:
             after its steps from there.
         aux: what f returned beside z at `value`, connected to autograd (of `DEQ.advance`: at the
             state given); None without `has_aux`.
+        starts: what each start has led to, of a solve from several; None without `starts`, and
+            under vmap. `stats.evals` is the sum over all starts, and one more, for f(z0) on which
+            they are based.
     """
 
     value: Tree
@@ -91,6 +155,7 @@ class Solution:
     stats: Stats
     states: tuple[Tree, ...] = ()
     aux: Tree = None
+    starts: StartOutcomes | None = None
     _record: Record = field(default_factory=Record, repr=False)
     # f at a state, leaf by leaf, with the operands and closed-over tensors of this solve; None
     # where it was solved without gradients.

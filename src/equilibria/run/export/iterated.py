@@ -68,7 +68,15 @@ class Iterated(nn.Module):
 
         The other options of a layer's call change what is said of a solution, and not its value;
         other keywords are the cell's.
+
+        Raises:
+            ValueError: several starts are asked for.
         """
+        if options.get("starts") is not None:
+            raise ValueError(
+                "an exported layer iterates from one start: leave starts out, or pass the chosen "
+                "one as z0"
+            )
         if z0 is None:
             z0 = self.start(*inputs) if warm is None else warm.value
         operands = [_bare(x) for x in inputs]
