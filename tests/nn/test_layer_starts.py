@@ -3,9 +3,11 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import equilibria as eq
 from equilibria import draws
+from equilibria.run.export import exportable
 
 D = torch.float64
 CONVERGED = eq.Status.CONVERGED
@@ -119,6 +121,23 @@ def test_a_layer_inside_a_cell():
     torch.testing.assert_close(*found, rtol=1e-7, atol=1e-9)
 
 
+def test_stability_where_parts_of_the_cell_are_checkpointed():
+    x = data(6)
+
+    class Checkpointed(Cell):
+        def forward(self, z, x):
+            return checkpoint(super().forward, z, x, use_reentrant=False)
+
+    chosen, plain = [], Cell(0.3)
+    for cell in (plain, Checkpointed(0.3)):
+        cell.load_state_dict(plain.state_dict())
+        layer = eq.DEQ(cell, drop_finished=True, **EXACT)
+        others = [torch.full_like(x, s) for s in (0.5, -0.5, 0.0)]
+        torch.manual_seed(3)
+        chosen.append(layer(x, starts=given(*others, select="stability")).starts.chosen)
+    assert torch.equal(*chosen) and chosen[0].any()
+
+
 def test_what_a_layer_refuses():
     x, layer = data(), eq.DEQ(Cell(), **EXACT)
     with pytest.raises(ValueError, match="starts and warm exclude each other"):
@@ -136,6 +155,8 @@ def test_what_a_layer_refuses():
     mask = torch.ones(3, 4, dtype=D)
     with pytest.raises(ValueError, match="6 rows, 2 starts of 3 samples, and failed"):
         eq.DEQ(lambda z, x: 0.5 * z * mask + x)(x, starts=2)
+    with pytest.raises(ValueError, match="an exported layer iterates from one start"):
+        exportable(layer.eval(), evals=3)(x, starts=2)
 
 
 def test_with_other_methods():

@@ -664,6 +664,14 @@ def test_starts_unlike_z0_are_refused(drawn):
         eq.fixed_point(contract, Z0, X, starts=eq.Starts(draw=lambda z0: drawn))
 
 
+def test_starts_that_run_out_are_named():
+    further = iter([Z0, Z0])
+    given = eq.Starts(count=3, draw=lambda z0: next(further))
+    eq.fixed_point(contract, Z0, X, starts=given)
+    with pytest.raises(ValueError, match="has run out of starts: each solve takes 2"):
+        eq.fixed_point(contract, Z0, X, starts=given)
+
+
 @pytest.mark.parametrize("scores", [None, 1.0, torch.zeros(2), torch.zeros(4, 2)])
 def test_scores_of_other_shapes_are_refused(scores):
     given = eq.Starts(count=2, select=lambda found: scores)
@@ -683,7 +691,10 @@ def test_scores_of_other_shapes_are_refused(scores):
         ),
         (lambda z: 0.1 * z + torch.stack([X, X], 1)[torch.arange(4), 0], "failed, though not"),
         (lambda z: torch.ones_like(X), "failed, though not on the 4 samples alone"),
-        (lambda z: 0.1 * (z - z.mean(0)) + 1 + z.std(0), r"sample \d at z0 is another than among"),
+        (
+            lambda z: 0.1 * (z - z.mean(0)) + 1 + z.std(0),
+            "its values at z0 are others than on the 4 samples",
+        ),
         (lambda z: torch.rand_like(z), "or draw random numbers"),
     ],
     ids=["adds", "indexes", "returns", "mixes", "random"],
