@@ -101,7 +101,7 @@ CASES = [
     ),
     case("Contraction", "healthy", jacobian=radii(0.89)),
     case("Contraction", "watch", "spectral_norm", jacobian=radii(0.91)),
-    case("Contraction", "watch", "ignores z", jacobian=radii(0.01)),
+    case("Contraction", "watch", "ignores z", jacobian=radii(0.01), forward={"evals": flat(3)}),
     case("Contraction", "watch", "jacobian_penalty", jacobian=radii(1.2)),
     case(
         *("Contraction", "unhealthy", "Implicit backward", "Implicit(linear=Neumann(rtol=0.001))"),

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from equilibria.metric import ACCURACY
 from equilibria.stability.derivative_check import Cut
-from equilibria.words import plural
 
 Severity = Literal["healthy", "watch", "unhealthy"]
 
@@ -76,6 +75,25 @@ class ForwardSolves:
     error: Summary
     trace: Trace
     limit: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainIteration:
+    """What plain iteration does with the samples whose forward solve did not converge.
+
+    Attributes:
+        samples: how many there are.
+        budget: evaluations that it may take.
+        kinds: share of each `plain_iteration.Kind` among them.
+        evals: until it converges, of those samples where it does.
+        period: of the cycles.
+    """
+
+    samples: int
+    budget: int
+    kinds: Mapping[str, float]
+    evals: Summary
+    period: Summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,6 +273,7 @@ class Examination:
         training: how it was trained, as far as the doctor was told.
         broken: names of parameters and buffers that hold NaN or infinity. Where there are such, or
             where every solve ended in NaN, only the forward solve is examined: the rest is NaN.
+        plain: what plain iteration does with the samples that did not converge; None where all did.
         findings: the worst first.
     """
 
@@ -270,6 +289,7 @@ class Examination:
     depth: Depth
     training: Training | None = None
     broken: Sequence[str] = ()
+    plain: PlainIteration | None = None
     findings: Sequence[Finding] = ()
 
     @property
@@ -372,14 +392,3 @@ def number(value: float) -> str:
 def tell_gap(residual: float) -> str:
     """The end of a sentence about solves that did not converge: how far they were from it."""
     return f"; the largest residual is {residual:.1e}." if math.isfinite(residual) else "."
-
-
-def one_digit(tolerance: float) -> str:
-    """One digit, downward: 3e-4."""
-    power = math.floor(math.log10(tolerance))
-    return f"{math.floor(tolerance / 10.0**power)}e{power}"
-
-
-def evaluations_a_digit(radius: float) -> str:
-    """Plain iterations for a decimal digit."""
-    return plural(math.ceil(math.log(10) / -math.log(radius)), "evaluation")

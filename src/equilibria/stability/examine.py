@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -23,14 +24,17 @@ from equilibria.stability.examination import (
     Gradient,
     JacobianSizes,
     OtherStarts,
+    PlainIteration,
     Summary,
     Trace,
     Training,
 )
 from equilibria.stability.examined import Exact, LayerCall, Patient, relative, rows_of, shares
 from equilibria.stability.findings import findings
+from equilibria.stability.fixed_points import begin_unsolved
 from equilibria.stability.gradients import Answer, examine_gradient
 from equilibria.stability.jacobian import jacobian_norm, spectral_radius
+from equilibria.stability.plain_iteration import BUDGET, KINDS, classify, record_path
 
 # --- starts ---------------------------------------------------------------------------------------
 
@@ -161,6 +165,7 @@ def doctor(
             parts = {}
             with torch.no_grad():
                 parts["depth"] = _depth(patient, seen, figure, metric, chance)
+                parts["plain"] = _iterate_plainly(patient, seen.solution)
             begin()
             parts["jacobian"] = _jacobian(patient, seen)
             begin()
@@ -243,6 +248,27 @@ def _forward(solver: Solver, solution: Solution) -> ForwardSolves:
         error=Summary.of(stats.error[solution.status == Status.CONVERGED]),
         trace=Trace(list(range(1, len(trace) + 1)), p10, p50, p90, largest),
         limit=solver.error,
+    )
+
+
+def _iterate_plainly(patient: Patient, solution: Solution) -> PlainIteration | None:
+    """What plain iteration does with the samples that did not converge."""
+    failed = (solution.status != Status.CONVERGED).flatten().cpu().tolist()
+    if not any(failed):
+        return None
+    solver = patient.layer.eval_solver or patient.layer.solver
+    path = record_path(begin_unsolved(patient), solver.finest)
+    found = list(itertools.compress(classify(path), failed))
+    evals, periods = (
+        torch.tensor([float(value) for value in values if value is not None])
+        for values in zip(*((each.evals, each.period) for each in found), strict=True)
+    )
+    return PlainIteration(
+        samples=len(found),
+        budget=BUDGET,
+        kinds={kind: [each.kind for each in found].count(kind) / len(found) for kind in KINDS},
+        evals=Summary.of(evals),
+        period=Summary.of(periods),
     )
 
 

@@ -10,7 +10,6 @@ from equilibria.stability.examination import (
     Finding,
     describe_vanished,
     number,
-    one_digit,
     setting,
     tame,
     tell_gap,
@@ -153,25 +152,31 @@ def error(examination: Examination) -> Finding | None:
             advice = (
                 "The forward tolerance dominates: "
                 f"{setting(examination, 'adjoint.linear.rtol', AFTER)} could be "
-                f"{one_digit(from_forward / 3)} instead of {bound.adjoint:g} at no loss."
+                f"{_one_digit(from_forward / 3)} instead of {bound.adjoint:g} at no loss."
             )
         elif 10 * from_forward < bound.adjoint and bound.adjoint < spare / 2:
             advice = (
-                f"There is room: with an adjoint tolerance of {one_digit(spare)} it stays below "
+                f"There is room: with an adjoint tolerance of {_one_digit(spare)} it stays below "
                 "5 % or so."
             )
         return Finding("Gradient's bound", "healthy", text, advice)
     if bound.adjoint >= from_forward:
         lower = setting(examination, "adjoint.linear.rtol", "rtol of the adjoint's solver")
-        advice = f"Lower {lower} to {one_digit(0.03 * bound.sigma_min.p50)}."
+        advice = f"Lower {lower} to {_one_digit(0.03 * bound.sigma_min.p50)}."
     else:
         needed = 0.05 * bound.sigma_min.p50 / bound.lipschitz.p90
         advice = (
             f"Lower {setting(examination, 'solver.rtol', 'rtol of the forward solver')} to "
-            f"{one_digit(needed)}; the adjoint's is enough."
+            f"{_one_digit(needed)}; the adjoint's is enough."
         )
     if bound.sigma_min.p50 < 0.1:
         advice += " I - J is close to singular; a lower spectral radius helps. " + tame(
             examination, examination.jacobian.spectral_radius.max
         )
     return Finding("Gradient's bound", "watch", text, advice)
+
+
+def _one_digit(tolerance: float) -> str:
+    """One digit, downward: 3e-4."""
+    power = math.floor(math.log10(tolerance))
+    return f"{math.floor(tolerance / 10.0**power)}e{power}"

@@ -10,7 +10,6 @@ from equilibria.stability.examination import (
     Examination,
     Finding,
     Summary,
-    evaluations_a_digit,
     number,
     setting,
     share_converged,
@@ -18,7 +17,12 @@ from equilibria.stability.examination import (
     tell_gap,
     unsolved,
 )
+from equilibria.stability.findings_failed import describe_plain, remedy
 from equilibria.words import list_some, percent, plural
+
+_FEW = 10
+"""Evaluations after which an error has gone where the spectral radius is below .02, unless it has a
+way to go."""
 
 _NAMED = 3
 """Broken tensors that are named; the rest are counted."""
@@ -56,8 +60,10 @@ def convergence(examination: Examination) -> Finding:
     said += f" within {plural(forward.max_evals, 'evaluation')}: {ended}"
     nothing = failed.get("NONFINITE") == 1
     said += "; nothing else was examined." if nothing else tell_gap(forward.residual.max)
+    if examination.plain is not None:
+        said += f" {describe_plain(examination.plain)}"
     worst = max(failed, key=lambda name: (name in broken, failed[name]))
-    return Finding("Convergence", severity, said, _remedy(examination, worst))
+    return Finding("Convergence", severity, said, remedy(examination, worst))
 
 
 def accuracy(examination: Examination) -> Finding | None:
@@ -137,32 +143,6 @@ def cost(examination: Examination) -> Finding | None:
     return None
 
 
-_REMEDY = {
-    "DIVERGED": "The layer drives its state apart. Begin with smaller weights, normalise inside "
-    "the cell, or bound the weights that act on z with spectral_norm.",
-    "NONFINITE": "The cell returned NaN or infinity. Look for overflow, a division or a logarithm "
-    "in it, for a learning rate that is too high, and for NaN in the data.",
-}
-
-
-def _remedy(examination: Examination, status: str) -> str:
-    """What to do about solves that end with a status."""
-    radius = examination.jacobian.spectral_radius.max
-    lower = "lower the spectral radius"
-    lower += f". {tame(examination, radius)}" if radius < 0.9 else ": see Contraction."
-    if status == "MAX_EVALS":
-        return f"Raise {setting(examination, 'solver.max_evals', 'max_evals')}, or {lower}"
-    if status == "STALLED" and examination.forward.residual.max < 5e-3:
-        return (
-            "In bfloat16 the residual cannot fall below about 2.5e-3, in float32 about 3e-7: "
-            f"choose {setting(examination, 'solver.rtol', 'rtol')} above that. Else try Broyden, "
-            "or Anderson with a longer history."
-        )
-    if status == "STALLED":
-        return f"The residual wanders far above the tolerance. Try Broyden, or {lower}"
-    return _REMEDY[status]
-
-
 def uniqueness(examination: Examination) -> Finding:
     """Is there one answer, wherever the solve begins?
 
@@ -222,7 +202,7 @@ def contraction(examination: Examination) -> Finding:
     evaluations buy a decimal digit, 22 of them at rho = .9, where we begin to say watch. From 1 on
     plain iteration leaves the fixed point and Neumann series do not converge; Anderson, Broyden and
     GMRES may still, so this is unhealthy only where such an iteration is in use. Below .02 one
-    evaluation gives the answer to 2 %: the layer has no depth.
+    evaluation gives the answer to 2 %: the layer has no depth, unless errors travel before they go.
 
     Where some samples converged, the thresholds are asked of these; the others' radii are given
     beside, since they may tell why. Where none did, there is no fixed point to be judged.
@@ -249,9 +229,16 @@ def contraction(examination: Examination) -> Finding:
             "Contraction",
             "watch",
             f"{text}: {point} attracts, but slowly. Plain iteration would need "
-            f"{evaluations_a_digit(radius.max)} for a decimal digit.",
+            f"{_count_a_digit(radius.max)} for a decimal digit.",
             f"Watch it from epoch to epoch: it tends to grow. {tame(examination, radius.max)} Do "
             "not cut the adjoint to a few terms.",
+        )
+    if radius.max < 0.02 and examination.forward.evals.max > _FEW:
+        return Finding(
+            "Contraction",
+            "healthy",
+            f"{text}: the Jacobian is nilpotent, or nearly so. A signal travels through the state, "
+            "and nothing is left of an error once it has passed.",
         )
     if radius.max < 0.02:
         return Finding(
@@ -264,7 +251,7 @@ def contraction(examination: Examination) -> Finding:
         "Contraction",
         "healthy",
         f"{text}: {point} attracts. In the worst sample plain iteration would gain a decimal "
-        f"digit with {evaluations_a_digit(radius.max)}.",
+        f"digit with {_count_a_digit(radius.max)}.",
     )
 
 
@@ -341,3 +328,8 @@ def sensitivity(examination: Examination) -> Finding | None:
         "Rounding and noise are amplified on the way, and early iterates are poor. Begin with "
         "smaller weights, or bound those that act on z with spectral_norm.",
     )
+
+
+def _count_a_digit(radius: float) -> str:
+    """Plain iterations for a decimal digit."""
+    return plural(math.ceil(math.log(10) / -math.log(radius)), "evaluation")

@@ -1,0 +1,218 @@
+"""What plain iteration, z <- f(z), does where a solve has failed: its path, and the kind of it.
+
+A signal that travels through the state, a cycle and a divergence all end with a residual that has
+not fallen, and each has another remedy. The path tells them apart.
+"""
+
+from __future__ import annotations
+
+import math
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from equilibria.stability.fixed_points import Settled
+
+Kind = Literal["converges", "front", "cycle", "diverges", "slow", "wanders"]
+"""What a path does: it converges; it carries a signal that travels through the state, entry by
+entry; it comes back to a state that it has been in; its residual grows without end; its residual
+falls, but slowly; or none of these."""
+
+KINDS: tuple[Kind, ...] = typing.get_args(Kind)
+
+BUDGET = 400
+"""Evaluations of a path, at most."""
+
+LATE = 20
+"""Evaluations after which the largest change of an entry is that of a signal that has arrived, and
+in which a residual that falls by less than 1 % stands still."""
+
+REST = 1e-3
+"""Change of an entry at rest, over its largest so far."""
+
+GROWTH = 1e10
+"""Growth of a residual, over the larger of its first value and the size of f there, that ends a
+path."""
+
+
+@dataclass(frozen=True)
+class PlainPath:
+    """The path z_(k+1) = f(z_k) of each sample, all `(evals, samples)`.
+
+    Attributes:
+        step: ||f(z_k) - z_k||, infinite from where it is not finite.
+        size: ||f(z_k)||, likewise.
+        arrived: share of the entries whose largest change came after `LATE` evaluations, and that
+            have been at rest since before z_k.
+        distance: ||f(z_k) - z||, z an earlier iterate: the one `gap` evaluations before f(z_k),
+            which is z_k itself at a gap of 1.
+        gap: (evals,), 1 to 1, 1 to 2, 1 to 4, and so on.
+        rtol: relative residual of a solution.
+    """
+
+    step: Tensor
+    size: Tensor
+    arrived: Tensor
+    distance: Tensor
+    gap: Tensor
+    rtol: float
+
+
+class Behaviour(NamedTuple):
+    """What the path of a sample does; `evals` until it converges, or the `period` of a cycle."""
+
+    kind: Kind
+    evals: int | None = None
+    period: int | None = None
+
+
+# --- path -----------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def record_path(begun: Settled, rtol: float, budget: int = BUDGET) -> PlainPath:
+    """Iterate plainly until all samples have converged or diverged, at most `budget` evaluations.
+
+    The cost is that of the evaluations; six states are held.
+
+    Args:
+        begun: the layer with a start, such as `fixed_points.begin_unsolved` returns.
+        rtol: relative residual of a solution.
+        budget: evaluations, at least 1.
+    """
+    layer, z = begun.layer, begun.z
+    rows = _flatten(z, layer.coupled)
+    anchor, gap, longest = rows, 0, 1
+    largest, largest_at = torch.zeros_like(rows), torch.zeros_like(rows, dtype=torch.int32)
+    moved_at = torch.zeros_like(largest_at)
+    steps, sizes, distances, gaps = list[Tensor](), list[Tensor](), list[Tensor](), list[int]()
+    for k in range(budget):
+        z = layer.cell(z, *begun.plain)
+        image = _flatten(z, layer.coupled)
+        change = (image - rows).abs()
+        size = image.norm(dim=1)
+        grown = change >= largest
+        largest_at[grown & (change > 0)] = k
+        largest = torch.where(grown, change, largest)
+        moved_at[change > REST * largest] = k + 1
+        gap += 1
+        steps.append(change.norm(dim=1))
+        sizes.append(size)
+        distances.append((image - anchor).norm(dim=1))
+        gaps.append(gap)
+        if gap == longest:
+            anchor, gap, longest = image, 0, 2 * longest
+        rows = image
+        if bool(_has_ended(steps, sizes, rtol).all()):
+            break
+    return PlainPath(
+        step=_known(steps),
+        size=_known(sizes),
+        arrived=_share_arrived(largest_at >= LATE, moved_at, len(steps)),
+        distance=_known(distances),
+        gap=torch.tensor(gaps),
+        rtol=rtol,
+    )
+
+
+def _flatten(z: Any, coupled: bool | Tensor) -> Tensor:
+    """All entries of each sample in one row, (samples, entries)."""
+    leaves: Sequence[Tensor] = pytree.tree_leaves(z)
+    samples = 1 if coupled is not False else len(leaves[0])
+    return torch.cat([leaf.reshape(samples, -1) for leaf in leaves], 1)
+
+
+def _has_ended(steps: Sequence[Tensor], sizes: Sequence[Tensor], rtol: float) -> Tensor:
+    step, size = steps[-1], sizes[-1]
+    far = step > GROWTH * torch.maximum(steps[0], sizes[0])
+    return (step <= rtol * size) | far | ~torch.isfinite(step + size)
+
+
+def _known(values: Sequence[Tensor]) -> Tensor:
+    """In one tensor of float64, infinite from the first that is not finite."""
+    found = torch.stack([*values]).double().cpu()
+    return torch.where((~found.isfinite()).cumsum(0) > 0, math.inf, found)
+
+
+def _share_arrived(late: Tensor, moved_at: Tensor, evals: int) -> Tensor:
+    """The share of entries that are `late` and have not moved since, at each evaluation."""
+    samples, entries = late.shape
+    counts = torch.zeros(samples, evals + 1, dtype=torch.float64, device=late.device)
+    counts.scatter_add_(1, moved_at.long(), late.double())
+    return (counts.cumsum(1) / entries).T[:evals].cpu()
+
+
+# --- kind -----------------------------------------------------------------------------------------
+
+_ARRIVED = 0.1  # share of the entries at which a signal arrives on a path that converges
+_ARRIVING = 0.03  # and in the second half of one that goes on
+_FELL = 0.95  # what is left of the residual after the second half of a path that converges slowly
+_KEPT = 0.5  # and of one that carries a signal, at least, beside what has come to rest
+_FAR = 10.0  # growth of the residual in the second half of a path that diverges
+_NEAR = 0.1  # distance to a state of a cycle, over the step to the next one
+_FLOOR = 5e-3  # relative residual below which rounding may go around in a cycle
+
+
+def classify(path: PlainPath) -> list[Behaviour]:
+    """Tell of each sample what its path does."""
+    return [_classify(path, sample) for sample in range(path.step.shape[1])]
+
+
+def _classify(path: PlainPath, sample: int) -> Behaviour:
+    step, size, arrived = (x[:, sample] for x in (path.step, path.size, path.arrived))
+    solved = (step <= path.rtol * size).nonzero()
+    if len(solved):
+        end = int(solved[0])
+        front = float(arrived[end]) >= _ARRIVED or _stands_still(step[: end + 1])
+        return Behaviour("front" if front else "converges", evals=end + 1)
+    before, after = _mean_of_quarter(step, 1), _mean_of_quarter(step, 3)
+    first = max(float(step[0]), float(size[0]))
+    if not math.isfinite(after) or float(step[-1]) > GROWTH * first or after > _FAR * before:
+        return Behaviour("diverges")
+    period = _find_period(path, sample)
+    if period is not None and float(step[-1]) > _FLOOR * float(size[-1]):
+        return Behaviour("cycle", period=period)
+    # Who rests has to rest for some time: one that wanders may stand still for a moment.
+    early, late = (float(arrived[k]) for k in (len(arrived) // 2, max(0, len(arrived) - LATE)))
+    kept = _KEPT * ((1 - late) / (1 - early)) ** 0.5 if early < 1 else 0.0
+    if late - early >= _ARRIVING and after >= kept * before:
+        return Behaviour("front")
+    falls = float(step[3 * len(step) // 4 :].max()) < _FELL * before
+    return Behaviour("slow" if falls else "wanders")
+
+
+def _stands_still(step: Tensor) -> bool:
+    """Does the least residual so far fall by less than 1 % in `LATE` evaluations?"""
+    best = step.cummin(0).values
+    return (
+        bool((best[LATE:] > 0.99 * best[: len(best) - LATE]).any()) if len(best) > LATE else False
+    )
+
+
+def _mean_of_quarter(values: Tensor, number: int) -> float:
+    """Of the second or the last of four parts, 1 and 3."""
+    begin = number * len(values) // 4
+    return float(values[begin : max(begin + 1, (number + 1) * len(values) // 4)].mean())
+
+
+def _find_period(path: PlainPath, sample: int) -> int | None:
+    """The least number of evaluations, 2 or more, after which the path is where it was.
+
+    It is there again after twice and three times as many, as far as that was seen: a path that
+    wanders may pass by an earlier state, but does not keep to it.
+    """
+    begins = (path.gap == 1).nonzero().flatten().tolist()
+    for begin, end in zip(begins, [*begins[1:], len(path.gap)], strict=True):
+        if end <= len(path.gap) // 2:
+            continue
+        near = path.distance[begin:end, sample] <= _NEAR * path.step[begin:end, sample]
+        for gap in (near.nonzero().flatten() + 1).tolist():
+            again = [each * gap for each in (2, 3) if each * gap <= len(near)]
+            if gap >= 2 and again and all(bool(near[each - 1]) for each in again):
+                return gap
+    return None
