@@ -232,6 +232,48 @@ def test_a_front_in_the_adjoint_is_let_go() -> None:
     assert (sol.adjoint.status == CONVERGED).all()
 
 
+def relay(n, lag, dtype):
+    """A signal that each place hands on, towards which it moves by a share 1 - lag an evaluation:
+    behind the front entries grow quiet, and take long to rest."""
+    u = torch.sign(normal(3, n, seed=16)).to(dtype)
+
+    def f(z, u):
+        told = torch.cat([u[:, :1], z[:, :-1] * u[:, 1:]], 1)
+        return lag * z + (1 - lag) * torch.tanh(20 * told)
+
+    return f, u
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("kind", "lag"), [(eq.Picard, 0.3), (eq.Picard, 0.8), (eq.Auto, 0.3), (eq.Auto, 0.6)]
+)
+def test_a_front_with_a_slow_wake_is_not_stalled(kind, lag: float, dtype) -> None:
+    f, u = relay(300, lag, dtype)
+    noise = normal(3, 300, seed=1).to(dtype)
+    plain = eq.fixed_point(f, noise, u, solver=eq.Picard(max_evals=2000, patience=None))
+    sol = eq.fixed_point(f, noise, u, solver=kind(max_evals=2000))
+    assert (sol.status == CONVERGED).all()
+    assert (sol.stats.evals <= 1.2 * plain.stats.evals + 60).all()
+    torch.testing.assert_close(sol.value, plain.value, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("n", [4, 64, 4096])
+@pytest.mark.parametrize("kind", [eq.Picard, eq.Auto])
+def test_a_cycle_is_stalled_whatever_moves_in_it(kind, n: int) -> None:
+    """Each pair of entries turns, by angles of its own."""
+    angle = torch.linspace(0.3, 2.8, n // 2).double()
+    cos, sin = angle.cos(), angle.sin()
+
+    def f(z):
+        x, y = z.unflatten(1, (-1, 2)).unbind(2)
+        turned = torch.stack([cos * x - sin * y, sin * x + cos * y], 2)
+        return (turned / turned.norm(dim=2, keepdim=True)).flatten(1)
+
+    sol = eq.fixed_point(f, normal(2, n, seed=4), solver=kind(max_evals=400))
+    assert (sol.status == STALLED).all() and (sol.stats.evals <= 101).all()
+
+
 def test_a_front_is_not_stalled() -> None:
     f, u = shift(600)
     for solver in (eq.Picard(max_evals=700), eq.Auto(max_evals=700)):

@@ -19,7 +19,7 @@ from equilibria.solve.newton import PER_STEP, NewtonKrylov, NewtonStepper
 from equilibria.solve.options import refuse_ignored, whole_field
 from equilibria.solve.rows import Rows, choose, entries, keep_samples, select
 from equilibria.solve.solvers import Jacobian, Point, Solver, Stepper
-from equilibria.solve.termination import front_arrives
+from equilibria.solve.termination import count_loud, front_arrives, grows_quiet
 
 PERIOD = 3  # evaluations from one extrapolation to the next, of a small sample
 FIRST_LOOK = 6  # at how it goes by plain steps; each other one after twice as many
@@ -50,11 +50,14 @@ class Auto(Solver):
     3. With `newton`, `NewtonKrylov` for a sample whose residual has fallen by less than 5 % in 12
        evaluations, or by its fall over the last 18 would not reach its goal within the budget, or
        within 100 evaluations. It starts at the best iterate, and stays. Without it a sample of the
-       first kind goes back to plain iteration, once, and looks again after three evaluations.
+       first kind goes back to plain iteration, and so does one that would be called stalled, once.
+       After 3, 6, 12, ... evaluations more it is accelerated again if its residual grows above
+       that of the start, and from the fourth of these looks on as in 1.
 
     A signal that travels through a nearly nilpotent Jacobian leaves entries behind that have come
-    to rest, each evaluation some more. A sample in which it would arrive within the budget stays
-    plain: extrapolation mixes what lies before and behind the front, and takes three times as long.
+    to rest, or change ever less beside those that it has not reached: each evaluation some more. A
+    sample in which it would arrive within the budget stays plain: extrapolation mixes what lies
+    before and behind the front, and takes three times as long.
 
     What is chosen depends on counts, residuals and the sizes of samples, never on a clock. What was
     spent in each phase is in `stats.choices`. Under `Unrolled` there is no third phase.
@@ -90,7 +93,18 @@ class _Auto(Stepper):
     phases = 3
     PER_SAMPLE = (
         *("large", "mark", "marked", "due", "accelerated", "in_newton", "returned", "counts"),
-        *("phase", "ended", "previous", "unstable", "where", "extra"),
+        *(
+            "phase",
+            "ended",
+            "previous",
+            "unstable",
+            "where",
+            "extra",
+            "loud",
+            "retried",
+            "stalled",
+            "first",
+        ),
     )
 
     def __init__(self, solver: Auto, tracked: bool, jacobian: Jacobian | None) -> None:
@@ -106,12 +120,17 @@ class _Auto(Stepper):
         self.large = torch.empty(0)  # which samples are
         self.iterates: list[Rows] = []  # the last ones, while no sample is accelerated
         self.anderson: AndersonStepper | None = None
+        self.first = torch.empty(0)  # log of ||f - z|| at the start
         self.mark = torch.empty(0)  # log of ||f - z|| at the latest look, and when that was
         self.marked = self.due = torch.empty(0)  # and when the next one is due
         self.looks = {2, FIRST_LOOK}  # the evaluations at which one is due for some sample
         self.accelerated = self.in_newton = torch.empty(0)  # who is in the second, the third phase
+        self.loud = torch.empty(0)  # entries that were loud at the latest look
         self.returned = torch.empty(0)  # who has gone back to plain iteration
+        self.retried = torch.empty(0)  # who has done so instead of stalling
+        self.stalled: Tensor | None = None  # who does so in the next step; None: nobody
         self.any_plain, self.any_accelerated, self.any_in_newton = True, False, False
+        self.any_returned = False
         self.counts = torch.empty(0)  # evaluations by phase, less those when the present one began
         self.phase = torch.empty(0)  # `(samples, 3)`, 1 for the present one, else 0
         self.ended = torch.empty(0)  # who has finished, and is still in the batch
@@ -124,11 +143,12 @@ class _Auto(Stepper):
     def _begin(self, z: Rows) -> None:
         samples, device = z[0].shape[0], z[0].device
         self.accelerated = torch.zeros(samples, dtype=torch.bool, device=device)
-        self.in_newton = self.returned = self.ended = self.accelerated
+        self.in_newton = self.returned = self.retried = self.ended = self.accelerated
         self.counts = torch.zeros(samples, 3, dtype=torch.int64, device=device)
         self.phase = torch.eye(3, dtype=torch.int64, device=device)[:1].expand(samples, 3)
         self.extra = self.counts[:, 0]
         self.marked = torch.ones_like(self.extra)
+        self.loud = torch.full_like(z[0][:, 0], math.inf)
         self.due = torch.full_like(self.extra, FIRST_LOOK)
         self.large, self.any_large, self.all_large = _find_large(z, self.layout, self.accelerated)
 
@@ -150,10 +170,16 @@ class _Auto(Stepper):
                 self._watch_growth(now)
             if self.evals % JUDGED == 0 and self.any_accelerated:
                 entering = self._judge(now)
+            if self.stalled is not None:
+                back, self.stalled = self.stalled & self.accelerated, None
+                if private.some(back):
+                    self._go_back(back, now)
         if self.any_plain and self.evals in self.looks:
             self._look(now)
         if self.evals in (1, FIRST_LOOK // 2):
             self.mark, self.marked = _log(now.size), torch.full_like(self.marked, self.evals)
+            if self.evals == 1:
+                self.first = self.mark
         if self.any_plain:
             self.iterates.append(now.z)
             del self.iterates[: -self.solver.history - 1 if self.anderson is None else -2]
@@ -176,17 +202,24 @@ class _Auto(Stepper):
         plain = ~(self.accelerated | self.ended | self.in_newton)
         looks = plain if first else plain & (self.due == self.evals)
         wants, left = slope > DOUBLES, torch.full_like(slope, math.inf)
+        loud = self.loud if first else count_loud(now)
         if not first or self.any_large:
             left = torch.where(slope < 0, self.tolerance_ratio(now).log() / -slope, math.inf)
             # At the first look the contraction is not yet known well.
             slow = 4 * SLOW if self.evals == FIRST_LOOK else SLOW
             slow = math.inf if first else min(slow, (self.solver.max_evals - self.evals) / 2)
             wants = wants | (left > torch.where(self.large, SLOW_LARGE, slow))
+        waited = self.evals - self.marked
+        if self.any_returned:  # what acceleration did not help is at first only saved from growth
+            grows = (slope > GROWS) & (size > self.first)
+            wants = torch.where(self.returned & (waited < LONG * JUDGED), grows, wants)
         wants = wants & looks & torch.isfinite(size)
         any_wants = private.some(wants)
         if any_wants and private.some(poor := wants & (left > POOR)):
             most = self.solver.max_evals
             fronts = poor & front_arrives(now, self.iterates[-2:], self.evals, most)
+            if not first:
+                fronts = fronts | (poor & self._falls_quiet(loud))
             wants = wants & ~fronts
             any_wants = private.some(wants)
             if first:  # one difference may be that of entries which f does not change
@@ -195,15 +228,25 @@ class _Auto(Stepper):
         if any_wants:
             self._accelerate(now, wants, slope)
         if not first:
-            self._mark(looks & ~wants, size, self.evals)
+            wait = torch.full_like(self.due, self.evals)
+            self.looks.add(2 * self.evals)
+            if self.any_returned:
+                wait = torch.where(self.returned, 2 * waited, wait)
+                self.looks |= {self.evals + PERIOD * 2**k for k in range(1, 10)}
+            self._mark(looks & ~wants, size, loud, wait)
             self.any_plain = private.some(plain & ~wants)
 
-    def _mark(self, which: Tensor, size: Tensor, wait: int) -> None:
-        """These samples look at the contraction from here on, after so many evaluations."""
+    def _falls_quiet(self, loud: Tensor) -> Tensor:
+        """Do so many entries grow quiet that all will within the budget?"""
+        left, taken = self.solver.max_evals - self.evals, self.evals - self.marked
+        return grows_quiet(loud, self.loud) & (loud * taken <= (self.loud - loud) * left)
+
+    def _mark(self, which: Tensor, size: Tensor, loud: Tensor, wait: Tensor) -> None:
+        """These samples look at the contraction from here on, after `wait` evaluations."""
         self.mark = torch.where(which, size, self.mark)
+        self.loud = torch.where(which, loud, self.loud)
         self.marked = torch.where(which, self.evals, self.marked)
         self.due = torch.where(which, self.evals + wait, self.due)
-        self.looks.add(self.evals + wait)
 
     def _accelerate(self, now: Point, which: Tensor, slope: Tensor) -> None:
         if self.anderson is None:
@@ -251,7 +294,7 @@ class _Auto(Stepper):
             return None
         lost = error - self.best[-SHORT] > SHORT_FALL
         if self.newton is None:
-            back = lost & self.accelerated & ~(self.returned | self.ended)
+            back = lost & self.accelerated & ~self.ended
             if private.some(back):
                 self._go_back(back, now)
             return None
@@ -274,7 +317,9 @@ class _Auto(Stepper):
         self._enter(which, 0)
         self.accelerated, self.returned = self.accelerated & ~which, self.returned | which
         self.any_plain, self.any_accelerated = True, private.some(self.accelerated)
-        self._mark(which, _log(now.size), PERIOD)
+        self.any_returned = True
+        self.looks.add(self.evals + PERIOD)
+        self._mark(which, _log(now.size), count_loud(now), torch.full_like(self.due, PERIOD))
 
     def _choose(self) -> Tensor | None:
         """Who is extrapolated: out of turn, who is large or needs it; None: nobody."""
@@ -303,6 +348,14 @@ class _Auto(Stepper):
         return choose(which, choose(back, now.best, step), out)
 
     # --- what the loop asks for -------------------------------------------------------------------
+
+    @override
+    def retry(self, stalled: Tensor) -> Tensor | None:
+        if not self.any_accelerated or self.newton is not None or not private.some(stalled):
+            return None
+        self.stalled = stalled & self.accelerated & ~self.retried
+        self.retried = self.retried | self.stalled
+        return self.stalled
 
     @override
     def end(self, here: Tensor) -> None:

@@ -165,6 +165,9 @@ class Monitor:
         self._keep(point, found, rank)
         over = torch.as_tensor(self.count >= self.solver.max_evals, device=rank.device)
         status = judge.update_status(point, found, valid, self.evals, over, running)
+        retried = self.stepper.retry(running & (status == Status.STALLED))
+        if retried is not None:
+            status = torch.where(retried, RUNNING, status)
         if self.terms.exactly:
             status = torch.where(over | ~valid, status, RUNNING)
         reason = judge.name_reason(status)

@@ -283,6 +283,12 @@ class Stepper(abc.ABC):
         del here
         return None
 
+    def retry(self, stalled: Tensor) -> Tensor | None:
+        """Which samples it goes on with by other means, of those that have `stalled`, `(samples,)`;
+        None: none."""
+        del stalled
+        return None
+
     def end(self, here: Tensor) -> None:
         """The samples at these places have ended with the newest evaluation, from which a step may
         still be asked for."""

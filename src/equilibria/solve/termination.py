@@ -51,7 +51,7 @@ class Judge:
 
     PER_SAMPLE = (
         *("top", "small", "growth_limit", "held"),
-        *("error_mark", "size_mark", "scale_mark", "rows_mark"),
+        *("error_mark", "size_mark", "scale_mark", "rows_mark", "loud_mark"),
     )
 
     def __init__(
@@ -74,8 +74,8 @@ class Judge:
         self.held = torch.zeros_like(unknown, dtype=torch.bool)
         self.any_held = False
         # What the latest look for a stall found: the best tolerance ratio, the least ||f - z|| and
-        # ||f|| by then, and z.
-        self.error_mark = self.size_mark = self.scale_mark = unknown
+        # ||f|| by then, the loud entries, and z.
+        self.error_mark = self.size_mark = self.scale_mark = self.loud_mark = unknown
         self.rows_mark = z
 
     def begin(self, reference: Reference, origin: Tensor | None) -> None:
@@ -153,14 +153,16 @@ class Judge:
         patience = self.solver.patience
         status = torch.where(over, int(Status.MAX_EVALS), RUNNING)
         if patience is not None and evals % patience == 1 % patience:
+            loud = count_loud(point)
             if evals > 1:
-                stalled = self._has_stalled(point, found, running)
+                stalled = self._has_stalled(point, found, loud, running)
                 status = torch.where(stalled, int(Status.STALLED), status)
                 far = found.size > STALLED_DIVERGENCE / DIVERGENCE * self.top
                 status = torch.where(stalled & far, int(Status.DIVERGED), status)
             self.error_mark, self.rows_mark = self.best.error, [row.detach() for row in point.z]
             self.size_mark = torch.fmin(found.size, self.size_mark)
             self.scale_mark = torch.fmin(found.scale, self.scale_mark)
+            self.loud_mark = loud
         far = (found.size > self.top) | ~torch.isfinite(found.size + found.scale)
         status = torch.where(far, int(Status.DIVERGED), status)
         status = torch.where(found.tolerance_ratio <= self.goal, int(Status.CONVERGED), status)
@@ -177,7 +179,7 @@ class Judge:
             reason = torch.where(wrong, int(Reason.ERROR), int(Reason.NONE))
         return torch.where(failed & self.held, int(Reason.GROWTH), reason).to(torch.int8)
 
-    def _has_stalled(self, point: Point, found: Measure, running: Tensor) -> Tensor:
+    def _has_stalled(self, point: Point, found: Measure, loud: Tensor, running: Tensor) -> Tensor:
         """Whose best residual has hardly fallen since the latest look, with nothing on its way.
 
         A signal on its way is progress that shows no less, and so is a state on its way to zero,
@@ -193,6 +195,7 @@ class Judge:
         stalled = (self.best.error > STALL * self.error_mark) & ~moving
         if private.some(stalled & running):
             stalled = stalled & ~carries_front(point, self.rows_mark, scale)
+            stalled = stalled & ~grows_quiet(loud, self.loud_mark)
         return stalled
 
     def _hold(self, error: Tensor, found: Measure, rows: Rows, running: Tensor) -> Tensor:
@@ -222,15 +225,19 @@ class Judge:
 
 # --- fronts ---------------------------------------------------------------------------------------
 
-# Signals that travel through a state: entries that come to rest behind a front.
+# Signals that travel through a state: entries that come to rest behind a front. Where f contracts
+# what lies behind slowly, they take long to rest: they grow quiet, beside those before it.
 
 SETTLED = 1e-3  # share of all entries, and of their size, that tells a front from rounding
+RESTING = 1e-5  # change of an entry beside it, at which it counts as at rest behind a front
+LOUD = 0.1  # change of an entry, by the RMS of all, above which it is loud
+CHANCE = 3.0  # standard deviations of a number of loud entries, by which it must have fallen
 
 
-def at_rest(z: Rows, f: Rows) -> Rows:
-    """Masks of the entries that f leaves as they are, up to rounding."""
-    rounding = 64 * torch.finfo(z[0].dtype).eps
-    return [(y - x).abs() <= rounding * y.abs() for x, y in zip(z, f, strict=True)]
+def at_rest(z: Rows, f: Rows, least: float = 0.0) -> Rows:
+    """Masks of the entries that f leaves as they are, up to rounding, or to a share `least`."""
+    share = max(64 * torch.finfo(z[0].dtype).eps, least)
+    return [(y - x).abs() <= share * y.abs() for x, y in zip(z, f, strict=True)]
 
 
 def count_entries(masks: Rows) -> Tensor:
@@ -238,12 +245,31 @@ def count_entries(masks: Rows) -> Tensor:
     return sum_of([mask.sum(1) for mask in masks])
 
 
+def count_loud(point: Point) -> Tensor:
+    """Entries of each sample that f changes by more than a tenth of the RMS change, `(samples,)`.
+
+    Their number stays about the same while all entries contract at one rate, and in a cycle.
+    """
+    least = (LOUD * entries(point.f) ** -0.5 * point.size.detach()).unsqueeze(1)
+    rounding = 64 * torch.finfo(point.z[0].dtype).eps
+    loud = [
+        (y - x).abs() > torch.maximum(least, rounding * y.abs())
+        for x, y in zip(point.z, point.f, strict=True)
+    ]
+    return count_entries(loud).to(least.dtype)
+
+
+def grows_quiet(loud: Tensor, before: Tensor) -> Tensor:
+    """Have so many entries grown quiet, of those loud `before`, as by chance would not?"""
+    return before.isfinite() & (before - loud > CHANCE * before.sqrt())
+
+
 def carries_front(point: Point, before: Rows, scale: Tensor) -> Tensor:
     """Have entries, one in a thousand, changed since `before` and come to rest? `scale` is the
     length of f(z)."""
     size = entries(point.f)
     least = (SETTLED * size**-0.5 * scale).unsqueeze(1)
-    rest = zip(at_rest(point.z, point.f), point.f, before, strict=True)
+    rest = zip(at_rest(point.z, point.f, RESTING), point.f, before, strict=True)
     settled = count_entries([still & ((image - row).abs() > least) for still, image, row in rest])
     return settled > SETTLED * size
 
