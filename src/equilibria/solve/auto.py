@@ -31,6 +31,7 @@ DOUBLES, GROWS = math.log(2.0), math.log(1.05)  # in one plain step; in each of 
 JUDGED = 6  # evaluations between two judgements of the acceleration
 LONG = 4  # judgements over which the progress is measured, both ends included
 SHORT, SHORT_FALL = 3, math.log(0.95)  # a fall by less over so many is no progress
+RETRIES = 1  # times that a sample goes on by the other means instead of stalling
 PATIENCE = 100  # evaluations that the progress may still need, where Newton steps are allowed
 
 
@@ -50,9 +51,9 @@ class Auto(Solver):
     3. With `newton`, `NewtonKrylov` for a sample whose residual has fallen by less than 5 % in 12
        evaluations, or by its fall over the last 18 would not reach its goal within the budget, or
        within 100 evaluations. It starts at the best iterate, and stays. Without it a sample of the
-       first kind goes back to plain iteration, and so does one that would be called stalled, once.
-       After 3, 6, 12, ... evaluations more it is accelerated again if its residual grows above
-       that of the start, and from the fourth of these looks on as in 1.
+       first kind goes back to plain iteration. It looks again after 3, 6, 12, ... evaluations more:
+       twice at whether its residual has grown above that of the start, once at whether it grows,
+       then as in 1. One that would be called stalled goes on by the other means, once.
 
     A signal that travels through a nearly nilpotent Jacobian leaves entries behind that have come
     to rest, or change ever less beside those that it has not reached: each evaluation some more. A
@@ -92,19 +93,9 @@ class _Auto(Stepper):
 
     phases = 3
     PER_SAMPLE = (
-        *("large", "mark", "marked", "due", "accelerated", "in_newton", "returned", "counts"),
-        *(
-            "phase",
-            "ended",
-            "previous",
-            "unstable",
-            "where",
-            "extra",
-            "loud",
-            "retried",
-            "stalled",
-            "first",
-        ),
+        *("large", "first", "mark", "marked", "due", "loud", "accelerated", "in_newton"),
+        *("returned", "retries", "stalled", "counts", "phase", "ended", "previous", "unstable"),
+        *("where", "extra"),
     )
 
     def __init__(self, solver: Auto, tracked: bool, jacobian: Jacobian | None) -> None:
@@ -127,7 +118,7 @@ class _Auto(Stepper):
         self.accelerated = self.in_newton = torch.empty(0)  # who is in the second, the third phase
         self.loud = torch.empty(0)  # entries that were loud at the latest look
         self.returned = torch.empty(0)  # who has gone back to plain iteration
-        self.retried = torch.empty(0)  # who has done so instead of stalling
+        self.retries = torch.empty(0)  # times that a sample has gone on instead of stalling
         self.stalled: Tensor | None = None  # who does so in the next step; None: nobody
         self.any_plain, self.any_accelerated, self.any_in_newton = True, False, False
         self.any_returned = False
@@ -143,10 +134,10 @@ class _Auto(Stepper):
     def _begin(self, z: Rows) -> None:
         samples, device = z[0].shape[0], z[0].device
         self.accelerated = torch.zeros(samples, dtype=torch.bool, device=device)
-        self.in_newton = self.returned = self.retried = self.ended = self.accelerated
+        self.in_newton = self.returned = self.ended = self.accelerated
         self.counts = torch.zeros(samples, 3, dtype=torch.int64, device=device)
         self.phase = torch.eye(3, dtype=torch.int64, device=device)[:1].expand(samples, 3)
-        self.extra = self.counts[:, 0]
+        self.extra = self.retries = self.counts[:, 0]
         self.marked = torch.ones_like(self.extra)
         self.loud = torch.full_like(z[0][:, 0], math.inf)
         self.due = torch.full_like(self.extra, FIRST_LOOK)
@@ -170,11 +161,10 @@ class _Auto(Stepper):
                 self._watch_growth(now)
             if self.evals % JUDGED == 0 and self.any_accelerated:
                 entering = self._judge(now)
-            if self.stalled is not None:
-                back, self.stalled = self.stalled & self.accelerated, None
-                if private.some(back):
-                    self._go_back(back, now)
-        if self.any_plain and self.evals in self.looks:
+        if self.stalled is not None:
+            self._change(self.stalled, now)
+            self.stalled = None
+        elif self.any_plain and self.evals in self.looks:
             self._look(now)
         if self.evals in (1, FIRST_LOOK // 2):
             self.mark, self.marked = _log(now.size), torch.full_like(self.marked, self.evals)
@@ -211,7 +201,7 @@ class _Auto(Stepper):
             wants = wants | (left > torch.where(self.large, SLOW_LARGE, slow))
         waited = self.evals - self.marked
         if self.any_returned:  # what acceleration did not help is at first only saved from growth
-            grows = (slope > GROWS) & (size > self.first)
+            grows = (slope > GROWS) & ((size > self.first) | (waited >= 2 * FIRST_LOOK))
             wants = torch.where(self.returned & (waited < LONG * JUDGED), grows, wants)
         wants = wants & looks & torch.isfinite(size)
         any_wants = private.some(wants)
@@ -267,6 +257,15 @@ class _Auto(Stepper):
             residual = self.anderson.residual(f, z)
             self.anderson.store(Point(z, f, residual, now.size))
         self.previous = now.size
+
+    def _change(self, which: Tensor, now: Point) -> None:
+        """Plain iteration in place of acceleration, and the other way round."""
+        plain, back = which & ~self.accelerated, which & self.accelerated
+        if private.some(plain):
+            self._accelerate(now, plain, torch.zeros_like(now.size))
+            self.any_plain = private.some(~(self.accelerated | self.ended | self.in_newton))
+        if private.some(back):
+            self._go_back(back, now)
 
     def _enter(self, which: Tensor, phase: int) -> None:
         """Notes that these samples spend what follows this evaluation in another phase."""
@@ -351,10 +350,10 @@ class _Auto(Stepper):
 
     @override
     def retry(self, stalled: Tensor) -> Tensor | None:
-        if not self.any_accelerated or self.newton is not None or not private.some(stalled):
+        if self.newton is not None or not private.some(stalled):
             return None
-        self.stalled = stalled & self.accelerated & ~self.retried
-        self.retried = self.retried | self.stalled
+        self.stalled = stalled & (self.retries < RETRIES)
+        self.retries = self.retries + self.stalled
         return self.stalled
 
     @override
