@@ -93,9 +93,8 @@ class _Auto(Stepper):
 
     phases = 3
     PER_SAMPLE = (
-        *("large", "first", "mark", "marked", "due", "loud", "accelerated", "in_newton"),
-        *("returned", "retries", "stalled", "counts", "phase", "ended", "previous", "unstable"),
-        *("where", "extra"),
+        *("large", "accelerated", "in_newton", "returned", "retries", "stalled", "ended"),
+        *("previous", "unstable", "where", "extra"),
     )
 
     def __init__(self, solver: Auto, tracked: bool, jacobian: Jacobian | None) -> None:
@@ -111,19 +110,13 @@ class _Auto(Stepper):
         self.large = torch.empty(0)  # which samples are
         self.iterates: list[Rows] = []  # the last ones, while no sample is accelerated
         self.anderson: AndersonStepper | None = None
-        self.first = torch.empty(0)  # log of ||f - z|| at the start
-        self.mark = torch.empty(0)  # log of ||f - z|| at the latest look, and when that was
-        self.marked = self.due = torch.empty(0)  # and when the next one is due
-        self.looks = {2, FIRST_LOOK}  # the evaluations at which one is due for some sample
+        self.looks = _Looks(torch.empty(0))
         self.accelerated = self.in_newton = torch.empty(0)  # who is in the second, the third phase
-        self.loud = torch.empty(0)  # entries that were loud at the latest look
         self.returned = torch.empty(0)  # who has gone back to plain iteration
         self.retries = torch.empty(0)  # times that a sample has gone on instead of stalling
         self.stalled: Tensor | None = None  # who does so in the next step; None: nobody
         self.any_plain, self.any_accelerated, self.any_in_newton = True, False, False
-        self.any_returned = False
-        self.counts = torch.empty(0)  # evaluations by phase, less those when the present one began
-        self.phase = torch.empty(0)  # `(samples, 3)`, 1 for the present one, else 0
+        self.count = _Count(torch.empty(0))
         self.ended = torch.empty(0)  # who has finished, and is still in the batch
         self.best: deque[Tensor] = deque(maxlen=LONG)  # log of the least tolerance ratio at each
         self.previous = torch.empty(0)  # length of the residual before
@@ -135,12 +128,9 @@ class _Auto(Stepper):
         samples, device = z[0].shape[0], z[0].device
         self.accelerated = torch.zeros(samples, dtype=torch.bool, device=device)
         self.in_newton = self.returned = self.ended = self.accelerated
-        self.counts = torch.zeros(samples, 3, dtype=torch.int64, device=device)
-        self.phase = torch.eye(3, dtype=torch.int64, device=device)[:1].expand(samples, 3)
-        self.extra = self.retries = self.counts[:, 0]
-        self.marked = torch.ones_like(self.extra)
-        self.loud = torch.full_like(z[0][:, 0], math.inf)
-        self.due = torch.full_like(self.extra, FIRST_LOOK)
+        self.extra = self.retries = torch.zeros(samples, dtype=torch.int64, device=device)
+        self.count = _Count(self.extra)
+        self.looks = _Looks(z[0][:, 0])
         self.large, self.any_large, self.all_large = _find_large(z, self.layout, self.accelerated)
 
     @override
@@ -164,12 +154,10 @@ class _Auto(Stepper):
         if self.stalled is not None:
             self._change(self.stalled, now)
             self.stalled = None
-        elif self.any_plain and self.evals in self.looks:
+        elif self.any_plain and self.evals in self.looks.at:
             self._look(now)
         if self.evals in (1, FIRST_LOOK // 2):
-            self.mark, self.marked = _log(now.size), torch.full_like(self.marked, self.evals)
-            if self.evals == 1:
-                self.first = self.mark
+            self.looks.begin(_log(now.size), self.evals)
         if self.any_plain:
             self.iterates.append(now.z)
             del self.iterates[: -self.solver.history - 1 if self.anderson is None else -2]
@@ -187,62 +175,44 @@ class _Auto(Stepper):
 
     def _look(self, now: Point) -> None:
         """Who is to be accelerated from here on."""
-        size, first = _log(now.size), self.evals == 2
-        slope = (size - self.mark) / (self.evals - self.marked)
+        looks, size, first = self.looks, _log(now.size), self.evals == 2
+        most, waited = self.solver.max_evals, self.evals - looks.marked
+        slope = (size - looks.mark) / waited
         plain = ~(self.accelerated | self.ended | self.in_newton)
-        looks = plain if first else plain & (self.due == self.evals)
+        those = plain if first else plain & (looks.due == self.evals)
         wants, left = slope > DOUBLES, torch.full_like(slope, math.inf)
-        loud = self.loud if first else count_loud(now)
+        loud = looks.loud if first else count_loud(now)
         if not first or self.any_large:
             left = torch.where(slope < 0, self.tolerance_ratio(now).log() / -slope, math.inf)
             # At the first look the contraction is not yet known well.
             slow = 4 * SLOW if self.evals == FIRST_LOOK else SLOW
-            slow = math.inf if first else min(slow, (self.solver.max_evals - self.evals) / 2)
+            slow = math.inf if first else min(slow, (most - self.evals) / 2)
             wants = wants | (left > torch.where(self.large, SLOW_LARGE, slow))
-        waited = self.evals - self.marked
-        if self.any_returned:  # what acceleration did not help is at first only saved from growth
-            grows = (slope > GROWS) & ((size > self.first) | (waited >= 2 * FIRST_LOOK))
+        if looks.doubles:  # what acceleration did not help is at first only saved from growth
+            grows = (slope > GROWS) & ((size > looks.first) | (waited >= 2 * FIRST_LOOK))
             wants = torch.where(self.returned & (waited < LONG * JUDGED), grows, wants)
-        wants = wants & looks & torch.isfinite(size)
+        wants = wants & those & torch.isfinite(size)
         any_wants = private.some(wants)
         if any_wants and private.some(poor := wants & (left > POOR)):
-            most = self.solver.max_evals
             fronts = poor & front_arrives(now, self.iterates[-2:], self.evals, most)
             if not first:
-                fronts = fronts | (poor & self._falls_quiet(loud))
+                fronts = fronts | (poor & looks.fall_quiet(loud, self.evals, most))
             wants = wants & ~fronts
             any_wants = private.some(wants)
             if first:  # one difference may be that of entries which f does not change
-                self.due = torch.where(fronts, FIRST_LOOK // 2, self.due)
-                self.looks.add(FIRST_LOOK // 2)
+                looks.look_soon(fronts)
         if any_wants:
             self._accelerate(now, wants, slope)
         if not first:
-            wait = torch.full_like(self.due, self.evals)
-            self.looks.add(2 * self.evals)
-            if self.any_returned:
-                wait = torch.where(self.returned, 2 * waited, wait)
-                self.looks |= {self.evals + PERIOD * 2**k for k in range(1, 10)}
-            self._mark(looks & ~wants, size, loud, wait)
+            wait = torch.where(self.returned, 2 * waited, self.evals)
+            looks.note(those & ~wants, size, loud, self.evals, wait)
             self.any_plain = private.some(plain & ~wants)
-
-    def _falls_quiet(self, loud: Tensor) -> Tensor:
-        """Do so many entries grow quiet that all will within the budget?"""
-        left, taken = self.solver.max_evals - self.evals, self.evals - self.marked
-        return grows_quiet(loud, self.loud) & (loud * taken <= (self.loud - loud) * left)
-
-    def _mark(self, which: Tensor, size: Tensor, loud: Tensor, wait: Tensor) -> None:
-        """These samples look at the contraction from here on, after `wait` evaluations."""
-        self.mark = torch.where(which, size, self.mark)
-        self.loud = torch.where(which, loud, self.loud)
-        self.marked = torch.where(which, self.evals, self.marked)
-        self.due = torch.where(which, self.evals + wait, self.due)
 
     def _accelerate(self, now: Point, which: Tensor, slope: Tensor) -> None:
         if self.anderson is None:
             self._replay(now)
         self.accelerated, self.any_accelerated = self.accelerated | which, True
-        self._enter(which, 1)
+        self.count.enter(which, 1, self.evals)
         before = (torch.where(which, math.inf, error) for error in self.best)
         self.best = deque(before, maxlen=LONG)
         grows = which & (slope > (DOUBLES if self.evals == 2 else GROWS))
@@ -266,13 +236,6 @@ class _Auto(Stepper):
             self.any_plain = private.some(~(self.accelerated | self.ended | self.in_newton))
         if private.some(back):
             self._go_back(back, now)
-
-    def _enter(self, which: Tensor, phase: int) -> None:
-        """Notes that these samples spend what follows this evaluation in another phase."""
-        phases = torch.arange(3, device=which.device)
-        new = torch.where(which.unsqueeze(1), (phases == phase).long(), self.phase)
-        self.counts = self.counts + self.evals * (self.phase - new)
-        self.phase = new
 
     # --- acceleration -----------------------------------------------------------------------------
 
@@ -306,19 +269,19 @@ class _Auto(Stepper):
         entering = lost & now.running & self.accelerated & ~self.in_newton
         if not private.some(entering):
             return None
-        self._enter(entering, 2)
+        self.count.enter(entering, 2, self.evals)
         self.in_newton, self.any_in_newton = self.in_newton | entering, True
         self.accelerated = self.accelerated & ~entering
         self.any_accelerated = private.some(self.accelerated)
         return entering
 
     def _go_back(self, which: Tensor, now: Point) -> None:
-        self._enter(which, 0)
+        self.count.enter(which, 0, self.evals)
         self.accelerated, self.returned = self.accelerated & ~which, self.returned | which
         self.any_plain, self.any_accelerated = True, private.some(self.accelerated)
-        self.any_returned = True
-        self.looks.add(self.evals + PERIOD)
-        self._mark(which, _log(now.size), count_loud(now), torch.full_like(self.due, PERIOD))
+        wait = torch.full_like(self.looks.due, PERIOD)
+        self.looks.doubles = True
+        self.looks.note(which, _log(now.size), count_loud(now), self.evals, wait)
 
     def _choose(self) -> Tensor | None:
         """Who is extrapolated: out of turn, who is large or needs it; None: nobody."""
@@ -369,7 +332,7 @@ class _Auto(Stepper):
         while all have been in the first one."""
         if self.anderson is None:
             return None
-        found = self.counts + (self.evals + 1) * self.phase
+        found = self.count.until(self.evals + 1)
         if not self.any_in_newton:
             return found
         return torch.cat([found[:, :2], found[:, 2:] + self.extra.unsqueeze(1)], dim=1)
@@ -386,7 +349,85 @@ class _Auto(Stepper):
             self.newton.select(index)
         self.iterates = [select(z, index) for z in self.iterates]
         keep_samples(self, index)
+        keep_samples(self.looks, index)
+        keep_samples(self.count, index)
         self.best = deque(select(list(self.best), index), maxlen=LONG)
+
+
+class _Looks:
+    """When plain iteration is looked at, and what was seen at the latest look of each sample.
+
+    Args:
+        like: `(samples,)`.
+
+    Attributes:
+        at: the evaluations at which one is due for some sample.
+        doubles: some sample looks at times of its own: 3, 6, 12, ... evaluations after the last.
+        first: log of ||f - z|| at the start.
+        mark, loud, marked: the same at the latest look, how many entries were loud, and when.
+        due: when the next one is.
+    """
+
+    PER_SAMPLE = ("first", "mark", "loud", "marked", "due")
+
+    def __init__(self, like: Tensor) -> None:
+        self.at = {2, FIRST_LOOK}
+        self.doubles = False
+        self.first = self.mark = like
+        self.loud = torch.full_like(like, math.inf)
+        self.marked = torch.ones_like(like, dtype=torch.int64)
+        self.due = torch.full_like(self.marked, FIRST_LOOK)
+
+    def begin(self, size: Tensor, evals: int) -> None:
+        self.mark, self.marked = size, torch.full_like(self.marked, evals)
+        if evals == 1:
+            self.first = size
+
+    def look_soon(self, which: Tensor) -> None:
+        self.due = torch.where(which, FIRST_LOOK // 2, self.due)
+        self.at.add(FIRST_LOOK // 2)
+
+    def fall_quiet(self, loud: Tensor, evals: int, most: int) -> Tensor:
+        """Do so many entries grow quiet that all will within the budget?"""
+        arrives = loud * (evals - self.marked) <= (self.loud - loud) * (most - evals)
+        return grows_quiet(loud, self.loud) & arrives
+
+    def note(self, which: Tensor, size: Tensor, loud: Tensor, evals: int, wait: Tensor) -> None:
+        """These samples look at what happens from here on, after `wait` evaluations."""
+        self.mark = torch.where(which, size, self.mark)
+        self.loud = torch.where(which, loud, self.loud)
+        self.marked = torch.where(which, evals, self.marked)
+        self.due = torch.where(which, evals + wait, self.due)
+        self.at.add(2 * evals)
+        if self.doubles:
+            self.at |= {evals + PERIOD * 2**k for k in range(10)}
+
+
+class _Count:
+    """Evaluations that each sample has spent in each of the three phases.
+
+    Args:
+        like: `(samples,)`.
+    """
+
+    PER_SAMPLE = ("counts", "phase")
+
+    def __init__(self, like: Tensor) -> None:
+        # Less the number at which the present phase began; and 1 for that one, else 0.
+        self.counts = torch.zeros(len(like), 3, dtype=torch.int64, device=like.device)
+        self.phase = torch.zeros_like(self.counts)
+        self.phase[:, 0] = 1
+
+    def enter(self, which: Tensor, phase: int, evals: int) -> None:
+        """These samples spend what follows evaluation `evals` in another phase."""
+        phases = torch.arange(3, device=which.device)
+        new = torch.where(which.unsqueeze(1), (phases == phase).long(), self.phase)
+        self.counts = self.counts + evals * (self.phase - new)
+        self.phase = new
+
+    def until(self, evals: int) -> Tensor:
+        """`(samples, 3)` of the first `evals` evaluations."""
+        return self.counts + evals * self.phase
 
 
 def _find_large(z: Rows, layout: Layout | None, like: Tensor) -> tuple[Tensor, bool, bool]:
