@@ -203,7 +203,9 @@ def test_depths_go_up_to_the_last_evaluation(most: int, depths: tuple[int, ...])
 def test_an_early_answer_that_is_right_by_chance_does_not_count() -> None:
     rows = [[1, 0, 0], [0, 0, 0], [0, 1, 0], [1, 1, 0], [1, 1, 1]]  # the last is the end
     rights = [torch.tensor(row).bool() for row in rows]
-    assert depth._find_settled((1, 2, 3, 4), rights) == [4, 3, 4]
+    assert depth._find_settled((1, 2, 3, 8), [8, 8, 8], rights) == [8, 3, 8]
+    # A solve that ends between two depths has its answer by then.
+    assert depth._find_settled((1, 2, 3, 8), [5, 8, 4], rights) == [5, 3, 4]
 
 
 # --- the command, and the page --------------------------------------------------------------------
@@ -238,9 +240,11 @@ def test_the_command_prints_a_sentence_and_stores_what_the_page_shows(measured) 
 @needs("reasoning")
 def test_options_choose_splits_and_evaluations(measured, tmp_path, prints) -> None:
     folder = shutil.copytree(measured[0], tmp_path / "run")
-    words = ("--splits", "valid", "--samples", 8, "--max-evals", 3, "--quiet")
+    words = ("--splits", "valid", "--samples", 8, "--max-evals", 3, "--solver", "picard", "--quiet")
     assert prints("depth", folder, *words).strip() == str(folder / "depth.json")
-    (only,) = json.loads((folder / "depth.json").read_text())["splits"]
+    stored = json.loads((folder / "depth.json").read_text())
+    (only,) = stored["splits"]
+    assert stored["solver"] == "Picard"
     assert (only["split"], only["samples"]) == ("valid", 8)
     assert [*only["at"]] == ["1", "2", "3"] and max(only["evals"]) == 3
 
@@ -271,6 +275,7 @@ def test_the_page_of_the_run_shows_it_until_it_is_trained_on(measured) -> None:
         (("--splits", "test-99"), "--splits must be of valid, test, test-8; got test-99"),
         (("--samples", "0"), "--samples"),
         (("--max-evals", "0"), "--max-evals"),
+        (("--solver", "newton"), "--solver must be one of"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(parity_run, fails, words, message) -> None:

@@ -181,7 +181,8 @@ def measure_depth(
                 judge(depth, batch, final._replace(output=output))
                 for depth, output in zip(depths, early, strict=True)
             ]
-            right_after += _find_settled(depths, [*rights, judge("end", batch, final)])
+            ends = final.solution.stats.evals.tolist()
+            right_after += _find_settled(depths, ends, [*rights, judge("end", batch, final)])
             if (hard := task.measure_difficulty(batch)) is not None:
                 difficulty += hard.tolist()
             for kind, start in _make_starts(final.solution.value, generator).items():
@@ -237,13 +238,19 @@ def _compare(one: Prediction, other: Prediction) -> Tensor:
     return torch.stack([each.double().cpu() for each in columns], 1)
 
 
-def _find_settled(depths: Sequence[int], rights: Sequence[Tensor | None]) -> list[int]:
-    """The first of the depths after which each answer that ends right is right, and stays so."""
+def _find_settled(
+    depths: Sequence[int], ends: Sequence[int], rights: Sequence[Tensor | None]
+) -> list[int]:
+    """The first of the depths after which each answer that ends right is right, and stays so; no
+    later than where its solve ends."""
     known = [each for each in rights if each is not None]
     if not known:
         return []
     *early, end = torch.stack(known).cpu()
     lasting = torch.stack(early).flip(0).cumprod(0).sum(0)  # the last so many depths are right
     places = len(depths) - lasting
-    # One that was never read right before the end is right at the end of its solve.
-    return [depths[min(int(place), len(depths) - 1)] for place in places[end]]
+    return [
+        min(depths[int(place)], last) if place < len(depths) else last
+        for place, last, right in zip(places.tolist(), ends, end.tolist(), strict=True)
+        if right
+    ]

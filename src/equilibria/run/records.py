@@ -157,6 +157,7 @@ class Depths(OfWeights):
 
     metric: _Metric
     splits: list[SplitDepth]
+    solver: NotRequired[str]
 
 
 class Adjoints(OfWeights):

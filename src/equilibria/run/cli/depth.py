@@ -20,6 +20,7 @@ from rich.table import Table
 from equilibria import files
 from equilibria.metric import Metric
 from equilibria.run import evaluation, run
+from equilibria.run.cli.options import add_solver, solve_by
 from equilibria.run.cli.output import Output, say
 from equilibria.run.cli.parser import Parser, UserError, check_least
 from equilibria.run.cli.status import DONE
@@ -49,6 +50,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--max-evals", type=int, help="most evaluations of a solve (default: the recipe's)"
     )
+    add_solver(parser)
     parser.add_data_dir()
     parser.add_device()
     arguments = parser.parse_args(list(argv))
@@ -64,6 +66,7 @@ def main(argv: Sequence[str]) -> int:
     splits = arguments.splits or [each for each in task.splits if each.startswith("test")]
     if unknown := [each for each in splits if each not in task.splits]:
         raise UserError(f"--splits must be of {', '.join(task.splits)}; got {unknown[0]}")
+    changed = solve_by(arguments.solver, loaded)
     accelerator = evaluation.accelerator(loaded.recipe.precision, arguments.device)
     model = model.to(accelerator.device).eval()
     if arguments.max_evals is not None:
@@ -80,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
         show(reports[-1], task.primary, console)
     path = loaded.folder / FILE
     stored = [each.json(task.primary) for each in reports]
-    content = {"weights": checksum(run.Folder(loaded.folder).weights), "splits": stored}
+    content = {"weights": checksum(run.Folder(loaded.folder).weights), **changed, "splits": stored}
     files.write_text(loaded.folder / FIGURE, picture(panels(stored, task.primary)))
     files.write_json(path, {**content, "metric": task.primary.describe()})
     said = f"Written to {path}, with a plot in {FIGURE}. Next: equilibria report {loaded.folder}"

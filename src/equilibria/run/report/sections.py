@@ -125,11 +125,12 @@ def _build_depth(runs: Sequence[Run]) -> list[Section]:
         return []
     metric, splits = Metric.of(found["metric"]), found["splits"]
     panels = depth.panels(splits, metric)
+    by = f"Solved by {found['solver']}. " if "solver" in found else ""
     said = "; ".join(f"{each['split']}: {each['sentence']}" for each in splits)
     return [
         Section(
             "Use of depth",
-            f"Is the equilibrium needed, or would a few evaluations do? On {said}.",
+            f"Is the equilibrium needed, or would a few evaluations do? {by}On {said}.",
             [
                 Plate(
                     depth.NOTES[panel.title],
