@@ -23,7 +23,7 @@ NO_PAPERS = (
 
 ORDER = (
     *("digits", "bench", "deq", "jacobian", "mdeq", "inexact", "flow"),
-    *("neural", "representation"),
+    *("neural", "representation", "reasoning"),
     *("initialisation", "ernn"),
 )
 """Folders in the order in which they are listed; others follow."""

@@ -1,0 +1,3 @@
+"""Tasks on which depth pays: learned on small instances, solved on larger ones by iterating."""
+
+PAPER = ""

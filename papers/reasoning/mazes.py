@@ -1,0 +1,59 @@
+"""Ways through mazes of up to 33 x 33 cells, learned on 9 x 9.
+
+Spanning trees by depth-first search and by Wilson's walks, in turn; a maze counts as solved where
+every cell of the way is marked and no other. 1,000 new mazes of each size.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from equilibria.run.studies.study import Context, Measure, Point, Scale, Study
+from papers.reasoning.common import (
+    EQUILIBRIUM,
+    TIED,
+    breadth_view,
+    by_size,
+    depth_views,
+    measure_adaptive,
+    measure_breadth,
+    measure_iterated,
+    measure_path,
+    measure_sizes,
+    point,
+    size_chart,
+)
+
+SIZES = (9, 13, 17, 33)
+NETWORKS = (EQUILIBRIUM, "tied, 8 deep", "tied, 16 deep", "tied, progressive", "untied, 8 deep")
+
+
+def measures(network: str) -> list[Measure]:
+    """Return what is measured of a network."""
+    if network == EQUILIBRIUM:
+        return [measure_sizes, measure_larger, measure_breadth, measure_adaptive]
+    return [measure_iterated if network in TIED else measure_sizes]
+
+
+def measure_larger(context: Context) -> Iterable[dict[str, Any]]:
+    """What the answers on mazes of 13 x 13 owe to depth."""
+    return measure_path(context, "test-13")
+
+
+def points(scale: Scale) -> list[Point]:
+    return [
+        point("mazes", network, seed, measures(network), 12.0)
+        for network in NETWORKS
+        for seed in range(3)
+    ]
+
+
+STUDY = Study(
+    title="Mazes",
+    points=points,
+    views=[
+        size_chart("Mazes solved, learned on 9 x 9", "rows"),
+        by_size("Mazes solved, per cent, by rows", SIZES),
+        *depth_views("mazes of 13 x 13"),
+        breadth_view(),
+    ],
+)

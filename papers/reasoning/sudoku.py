@@ -1,0 +1,56 @@
+"""Sudoku of 6 digits, and of 4, on grids of which no symmetric copy was seen in training.
+
+A puzzle has one solution, and counts as solved where all of it is right. 1,000 puzzles. Sudoku of
+4 digits is easy enough for a fixed depth of 8: it shows the use of depth, not where fixed depth
+fails.
+"""
+
+from equilibria.run.studies.study import Measure, Point, Scale, Study
+from papers.reasoning.common import (
+    EQUILIBRIUM,
+    TIED,
+    breadth_view,
+    by_size,
+    depth_views,
+    measure_adaptive,
+    measure_breadth,
+    measure_iterated,
+    measure_path,
+    measure_sizes,
+    point,
+)
+
+NETWORKS = (EQUILIBRIUM, "tied, 8 deep", "tied, 16 deep", "tied, progressive", "untied, 8 deep")
+FOUR = ("--task.size", "4", "--task.clues", "4", "--task.puzzles", "500")
+
+
+def measures(network: str) -> list[Measure]:
+    """Return what is measured of a network."""
+    if network == EQUILIBRIUM:
+        return [measure_sizes, measure_path, measure_breadth, measure_adaptive]
+    return [measure_iterated if network in TIED else measure_sizes]
+
+
+def points(scale: Scale) -> list[Point]:
+    return [
+        *(
+            point("sudoku", network, seed, measures(network), 12.0, digits=6)
+            for network in NETWORKS
+            for seed in range(3)
+        ),
+        *(
+            point("sudoku", network, 0, measures(network), 8.0, FOUR, digits=4)
+            for network in (EQUILIBRIUM, "tied, 8 deep")
+        ),
+    ]
+
+
+STUDY = Study(
+    title="Sudoku",
+    points=points,
+    views=[
+        by_size("Puzzles solved, per cent, by digits", (6, 4), lead="digits"),
+        *depth_views("6 digits"),
+        breadth_view(),
+    ],
+)

@@ -1,0 +1,61 @@
+"""Products of up to 256 permutations, learned on words of 16 letters.
+
+S3 has six elements and is solvable; S5 has 120 and is not: no formula of fixed depth computes its
+products, whatever its width. 1,000 new words of each length. S5 is trained three times as long, and
+shown for what it fails at.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from equilibria.run.studies.study import Context, Measure, Point, Scale, Study
+from papers.reasoning.common import (
+    EQUILIBRIUM,
+    TIED,
+    by_size,
+    depth_views,
+    measure_adaptive,
+    measure_iterated,
+    measure_path,
+    measure_sizes,
+    point,
+    size_chart,
+)
+
+LENGTHS = (16, 32, 64, 128, 256)
+NETWORKS = (EQUILIBRIUM, "tied, 8 deep", "tied, progressive", "untied, 8 deep", "LSTM")
+S5 = ("--task.group", "S5", "--task.larger", "[32, 64]", "--epochs", "30")
+
+
+def measures(network: str) -> list[Measure]:
+    """Return what is measured of a network."""
+    if network == EQUILIBRIUM:
+        return [measure_sizes, measure_long, measure_adaptive]
+    return [measure_iterated if network in TIED else measure_sizes]
+
+
+def measure_long(context: Context) -> Iterable[dict[str, Any]]:
+    """What the answers on words of 64 letters owe to depth."""
+    return measure_path(context, "test-64")
+
+
+def points(scale: Scale) -> list[Point]:
+    return [
+        *(
+            point("words-s3", network, seed, measures(network), 8.0, group="S3")
+            for network in NETWORKS
+            for seed in range(3)
+        ),
+        point("words-s3", EQUILIBRIUM, 0, [measure_sizes], 40.0, S5, group="S5"),
+    ]
+
+
+STUDY = Study(
+    title="Words over a group",
+    points=points,
+    views=[
+        size_chart("Exact words over S3, learned on 16 letters", "letters", group="S3"),
+        by_size("Exact words, per cent, by number of letters", LENGTHS, lead="group"),
+        *depth_views("words over S3 of 64 letters"),
+    ],
+)
