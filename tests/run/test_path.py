@@ -14,9 +14,9 @@ from equilibria.run.loop import fit
 PATH = {"name": "RandomPath", "budget": [0, 6], "steps": 2, "noise": 0.5}
 
 
-@pytest.mark.parametrize("gradient", ["phantom", "unrolled"])
-def test_it_is_resumed_bit_for_bit(tree, make, fitted, quiet, weights, gradient):
-    tree["path"] = {**PATH, "gradient": gradient}
+@pytest.mark.parametrize(("gradient", "accumulate"), [("phantom", 2), ("unrolled", 1)])
+def test_it_is_resumed_bit_for_bit(tree, make, fitted, quiet, weights, gradient, accumulate):
+    tree |= {"path": {**PATH, "gradient": gradient}, "accumulate": accumulate}
     trainer, there = fitted("whole", *EVERY, tree=tree)
     whole = weights(trainer), there
     trainer, folder = make("broken", *EVERY, tree=tree)
