@@ -1,5 +1,6 @@
 """Signals: where samples are, what their values mean, and how close a reconstruction is."""
 
+import hashlib
 import json
 import math
 from dataclasses import replace
@@ -12,6 +13,7 @@ from equilibria.run.data import DataError
 from equilibria.stability.examined import peak_bytes
 from equilibria.zoo.io.decode import resize
 from equilibria.zoo.signal.data import ShapeField, Signal, SignalField, field_of, iou, psnr
+from equilibria.zoo.signal.data.signal import checksum_of
 
 IMAGE = SignalField(kind="image", shape=(4, 6), channels=3, low=0.0, high=255.0, bits=8)
 SOUND = SignalField(kind="sound", shape=(101,), channels=2, low=-0.5, high=0.5, rate=100.0, bits=16)
@@ -310,3 +312,12 @@ def test_iou():
     assert iou(a, b) == pytest.approx(1 / 3)
     assert iou(a, a) == 1 and iou(a, ~a) == 0
     assert iou(torch.zeros(3).bool(), torch.zeros(3).bool()) == 1
+
+
+def test_the_checksum_is_the_one_that_runs_have_recorded() -> None:
+    """By which a run finds out that its data have changed: no name of a class may enter it."""
+    field = SignalField(kind="image", shape=(2, 3), channels=1, low=0.0, high=255.0, bits=8)
+    found = checksum_of(("a.png", field, torch.zeros(6, 1)))
+    text = "a.png Field(kind='image', shape=(2, 3), channels=1, low=0.0, high=255.0, "
+    recorded = f"{text}rate=None, bits=8)".encode() + bytes(24)
+    assert found == f"sha256:{hashlib.sha256(recorded).hexdigest()}"

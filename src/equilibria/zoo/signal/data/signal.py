@@ -90,7 +90,8 @@ def checksum_of(*parts: tuple[object, ...]) -> str:
     """Return ``sha256:...`` over signals: of each its name, its field, and tensors in an order."""
     total = hashlib.sha256()
     for name, field, *content in parts:
-        total.update(f"{name} {field}".encode())
+        # `Field` is what runs have recorded for a `SignalField`.
+        total.update(f"{name} {str(field).removeprefix('Signal')}".encode())
         for each in cast(list[Tensor], content):
             total.update(each.contiguous().numpy().tobytes())
     return f"sha256:{total.hexdigest()}"
