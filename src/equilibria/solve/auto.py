@@ -32,6 +32,7 @@ JUDGED = 6  # evaluations between two judgements of the acceleration
 LONG = 4  # judgements over which the progress is measured, both ends included
 SHORT, SHORT_FALL = 3, math.log(0.95)  # a fall by less over so many is no progress
 RETRIES = 1  # times that a sample goes on by the other means instead of stalling
+ALONE = 60  # evaluations in which one that has gone back to plain iteration is let alone
 PATIENCE = 100  # evaluations that the progress may still need, where Newton steps are allowed
 
 
@@ -52,8 +53,8 @@ class Auto(Solver):
        evaluations, or by its fall over the last 18 would not reach its goal within the budget, or
        within 100 evaluations. It starts at the best iterate, and stays. Without it a sample of the
        first kind goes back to plain iteration. It looks again after 3, 6, 12, ... evaluations more:
-       twice at whether its residual has grown above that of the start, once at whether it grows,
-       then as in 1. One that would be called stalled goes on by the other means, once.
+       in the first 60 at whether its residual has grown above that of the start, then as in 1. One
+       that would be called stalled goes on by the other means, once.
 
     A signal that travels through a nearly nilpotent Jacobian leaves entries behind that have come
     to rest, or change ever less beside those that it has not reached: each evaluation some more. A
@@ -112,7 +113,7 @@ class _Auto(Stepper):
         self.anderson: AndersonStepper | None = None
         self.looks = _Looks(torch.empty(0))
         self.accelerated = self.in_newton = torch.empty(0)  # who is in the second, the third phase
-        self.returned = torch.empty(0)  # who has gone back to plain iteration
+        self.returned = torch.empty(0)  # when a sample last went back to plain iteration, or 0
         self.retries = torch.empty(0)  # times that a sample has gone on instead of stalling
         self.stalled: Tensor | None = None  # who does so in the next step; None: nobody
         self.any_plain, self.any_accelerated, self.any_in_newton = True, False, False
@@ -127,8 +128,9 @@ class _Auto(Stepper):
     def _begin(self, z: Rows) -> None:
         samples, device = z[0].shape[0], z[0].device
         self.accelerated = torch.zeros(samples, dtype=torch.bool, device=device)
-        self.in_newton = self.returned = self.ended = self.accelerated
-        self.extra = self.retries = torch.zeros(samples, dtype=torch.int64, device=device)
+        self.in_newton = self.ended = self.accelerated
+        self.extra = torch.zeros(samples, dtype=torch.int64, device=device)
+        self.returned = self.retries = self.extra
         self.count = _Count(self.extra)
         self.looks = _Looks(z[0][:, 0])
         self.large, self.any_large, self.all_large = _find_large(z, self.layout, self.accelerated)
@@ -154,7 +156,7 @@ class _Auto(Stepper):
         if self.stalled is not None:
             self._change(self.stalled, now)
             self.stalled = None
-        elif self.any_plain and self.evals in self.looks.at:
+        if self.any_plain and self.evals in self.looks.at:
             self._look(now)
         if self.evals in (1, FIRST_LOOK // 2):
             self.looks.begin(_log(now.size), self.evals)
@@ -189,8 +191,8 @@ class _Auto(Stepper):
             slow = math.inf if first else min(slow, (most - self.evals) / 2)
             wants = wants | (left > torch.where(self.large, SLOW_LARGE, slow))
         if looks.doubles:  # what acceleration did not help is at first only saved from growth
-            grows = (slope > GROWS) & ((size > looks.first) | (waited >= 2 * FIRST_LOOK))
-            wants = torch.where(self.returned & (waited < LONG * JUDGED), grows, wants)
+            grows = (slope > GROWS) & (size > looks.first)
+            wants = torch.where((self.returned > 0) & (waited < ALONE), grows, wants)
         wants = wants & those & torch.isfinite(size)
         any_wants = private.some(wants)
         if any_wants and private.some(poor := wants & (left > POOR)):
@@ -204,7 +206,7 @@ class _Auto(Stepper):
         if any_wants:
             self._accelerate(now, wants, slope)
         if not first:
-            wait = torch.where(self.returned, 2 * waited, self.evals)
+            wait = torch.where(self.returned > 0, 2 * waited, self.evals)
             looks.note(those & ~wants, size, loud, self.evals, wait)
             self.any_plain = private.some(plain & ~wants)
 
@@ -277,7 +279,8 @@ class _Auto(Stepper):
 
     def _go_back(self, which: Tensor, now: Point) -> None:
         self.count.enter(which, 0, self.evals)
-        self.accelerated, self.returned = self.accelerated & ~which, self.returned | which
+        self.accelerated = self.accelerated & ~which
+        self.returned = torch.where(which, self.evals, self.returned)
         self.any_plain, self.any_accelerated = True, private.some(self.accelerated)
         wait = torch.full_like(self.looks.due, PERIOD)
         self.looks.doubles = True
@@ -315,9 +318,11 @@ class _Auto(Stepper):
     def retry(self, stalled: Tensor) -> Tensor | None:
         if self.newton is not None or not private.some(stalled):
             return None
-        self.stalled = stalled & (self.retries < RETRIES)
-        self.retries = self.retries + self.stalled
-        return self.stalled
+        alone = (self.returned > 0) & (self.evals - self.returned < ALONE) & ~self.accelerated
+        changed = stalled & ~alone & (self.retries < RETRIES)
+        self.retries = self.retries + changed
+        self.stalled = changed if private.some(changed) else None
+        return changed | (stalled & alone)
 
     @override
     def end(self, here: Tensor) -> None:
