@@ -58,6 +58,24 @@ def test_the_inner_block_prevails_and_all_is_as_before_after_it(layer: DEQ) -> N
             assert evals(layer.eval()) == 6
 
 
+@pytest.mark.filterwarnings("ignore::equilibria.SolveWarning")
+def test_a_block_says_which_iterate_is_returned() -> None:
+    layer = DEQ(lambda z, x: -z - torch.where(z < 0, -x, x), solver=few(5))  # 0, -1, 2, -3, 4
+
+    def value() -> float:
+        return float(layer(torch.ones(1, 1)).value)
+
+    with torch.no_grad(), using(layer, returns="last"):
+        assert value() == 4
+        with using(layer, few(3)):
+            assert value() == 2
+            with using(layer, returns="best"):
+                assert value() == 0
+    assert value() == 0 and layer.returns == "best"
+    with pytest.raises(ValueError, match="returns: expected"), using(layer, returns="next"):
+        pass
+
+
 def test_an_adjoint_gives_the_gradient_of_forwards_in_the_block(layer: DEQ) -> None:
     grads = {}
     for name, adjoint in (("own", None), ("unrolled", eq.Unrolled()), ("free", eq.JacobianFree())):

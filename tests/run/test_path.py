@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from test_resume import EVERY, Killed, break_at, ended_alike, kill
 
+import equilibria as eq
+import small_models
 from equilibria.nn.methods import chosen
 from equilibria.run import recipe as recipes
 from equilibria.run.config import ConfigError
 from equilibria.run.loop import fit
+from equilibria.run.models import EquilibriumModel, config_of
+from equilibria.run.path import PathHook, RandomPath
 
 PATH = {"name": "RandomPath", "budget": [0, 6], "steps": 2, "noise": 0.5}
 
@@ -25,6 +31,78 @@ def test_it_is_resumed_bit_for_bit(tree, make, fitted, quiet, weights, gradient,
         fit(trainer, folder, quiet)
     trainer, folder = fitted("broken", *EVERY, new=False, tree=tree)
     ended_alike((weights(trainer), folder), whole)
+
+
+class Alone(EquilibriumModel):
+    """A model that is its layer, of one number a sample, from 0."""
+
+    def __init__(self, f):
+        super().__init__()
+        self.calls = 0
+        self.deq = eq.DEQ(self.count(f))
+        assert self.deq.returns == "best"
+
+    def count(self, f):
+        def cell(z, x):
+            self.calls += 1
+            return f(z) + x
+
+        return cell
+
+    def inject(self, x):
+        return (x,)
+
+    def readout(self, z):
+        return z
+
+
+MAPS = {
+    "counts": (lambda z: z + 1, lambda k: k),
+    "counts, and its residual rises": (lambda z: -z - (z < 0).float().mul(-2).add(1), abs),
+    "converges": (lambda z: z / 2 + 1, lambda k: 2 - 2 ** (1 - k)),
+}
+"""Maps, and the size of their k-th iterates."""
+
+
+@pytest.mark.parametrize("evals", [0, 1, 2, 5, 17])
+@pytest.mark.parametrize("gradient", ["phantom", "unrolled"])
+@pytest.mark.parametrize("name", MAPS)
+def test_the_answer_is_that_of_the_iterate_n_plus_steps(name, gradient, evals):
+    f, iterate = MAPS[name]
+    model, steps = Alone(f), 3
+    hook = PathHook(RandomPath(budget=(evals, evals), steps=steps, gradient=gradient), model, 0)
+    with hook.around(0):
+        prediction = model(torch.zeros(2, 1, requires_grad=True))
+    assert prediction.output.abs().tolist() == [[iterate(evals + steps)]] * 2
+    assert prediction.output.requires_grad
+    measured = 2 if gradient == "phantom" else 0  # at z_n and z_(n + steps)
+    assert model.calls == evals + steps + measured
+    assert prediction.solution.stats.evals.tolist() == [model.calls] * 2
+
+
+IMPLICIT = [
+    name for name, (_, fields) in small_models.SMALL.items() if config_of(name)(**fields).implicit
+]
+
+
+@pytest.mark.parametrize("name", IMPLICIT)
+def test_every_model_takes_noise_for_starts_or_refuses_it(name):
+    kind, _ = small_models.SMALL[name]
+    model = small_models.build(name).train()
+    path = RandomPath(budget=(1, 1), steps=2, noise=1.0)
+    if not isinstance(model, EquilibriumModel) or model.deq.coupled:
+        with pytest.raises(ValueError, match="set path\\.noise to 0"):
+            PathHook(path, model, seed=0)
+        path = replace(path, noise=0.0)
+    hook, outputs = PathHook(path, model, seed=0), []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        with hook.around(0):
+            prediction = model(kind.inputs(), **hook.options())
+            kind.loss(model, prediction.output).backward()
+        outputs.append(prediction.output)
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    assert torch.equal(*outputs) is not bool(path.noise)
 
 
 def step(make, weights, name, tree, *options, steps=3):
@@ -63,17 +141,39 @@ def test_budgets_differ_from_step_to_step_and_from_seed_to_seed(make, tree):
         found = []
         for number in range(3):
             with hook.around(number):
-                found.append(chosen.get()[trainer.model.deq].solver.max_evals)
+                found.append(chosen.get()[trainer.model.deq].solver.max_evals - 1)
         return found
 
     one, other = count("one"), count("other", "--seed", "1")
     assert len({*one, *other}) == 6 and count("again") == one
 
 
+def test_a_path_leaves_out_what_says_otherwise_how_to_train(tree):
+    """Each of these would be overridden without a word."""
+    others = {
+        "adjoint": {"name": "JacobianFree"},
+        "correction": {"name": "FixedPointCorrection"},
+        "neural": {"name": "Alternating"},
+    }
+    others = [
+        *others.items(),
+        ("adjoint", {"name": "AdaptiveAdjoint"}),
+        ("adjoint", {"name": "Implicit", "linear": {"name": "GMRES", "rtol": 1e-3}}),
+    ]
+    for key, value in others:
+        found = {**tree, "path": PATH, "adjoint": None, key: value}
+        found = {key: value for key, value in found.items() if value is not None}
+        with pytest.raises(ConfigError, match=rf"{key}.*set path\.gradient to exact"):
+            recipes.parse(found)
+        exact = {**PATH, "gradient": "exact"}
+        assert recipes.parse({**found, "path": exact}).path.gradient == "exact"
+
+
 @pytest.mark.parametrize(
     ("path", "message"),
     [
         ({"budget": [3, 1]}, "budget must be two increasing numbers"),
+        ({"budget": [-1, 2]}, "budget must be two increasing numbers"),
         ({"steps": 0}, "steps"),
         ({"noise": 2}, "noise"),
         ({"gradient": "none"}, "gradient"),

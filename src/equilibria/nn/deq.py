@@ -147,7 +147,8 @@ class DEQ(nn.Module):
                 samples share is wrapped in `shared`. Numbers, flags and None are passed on.
             keywords: further operands, which the cell takes by name. The names below are options of
                 the layer.
-            z0: start of this solve; without it `warm` gives the start, and without that `init`.
+            z0: start of this solve, or a function of the start that `init` gives, which returns
+                one; without it `warm` gives the start, and without that `init`.
             warm: an earlier solution, whose adjoint also starts the backward.
             states: numbers of evaluations after which iterates are kept.
             trace: keep the residual after each evaluation.
@@ -166,10 +167,12 @@ class DEQ(nn.Module):
             TypeError: the cell's weights are below float32, and autocast is off. And whatever
                 `fixed_point` raises.
         """
-        solver, adjoint, learned = self._methods()
+        solver, adjoint, learned, returns = self._methods()
         if warm is not None:
             check_warm(warm, (*inputs, *keywords.values()))
         own = z0 is None and warm is None
+        if callable(z0):
+            z0 = z0(self.start(*inputs))
         if z0 is None:
             z0 = self.start(*inputs) if warm is None else warm.value
         elif warm is not None:
@@ -194,7 +197,7 @@ class DEQ(nn.Module):
             trace=trace,
             states=states,
             warm=warm,
-            returns=self.returns,
+            returns=returns,
             starts=starts,
         )
 
@@ -240,7 +243,7 @@ class DEQ(nn.Module):
             ...     optimiser.step()
             ...     state = sol.value.detach()
         """
-        solver, adjoint, learned = self._methods()
+        solver, adjoint, learned, _ = self._methods()
         if learned is not None:
             solver = learned.bind(solver, started=False)  # an advance needs its tolerances only
         return _solve(
@@ -283,14 +286,16 @@ class DEQ(nn.Module):
             )
         return unflatten([torch.zeros_like(_widen(x.detach())) for x in leaves], spec)
 
-    def _methods(self) -> tuple[Solver, Adjoint, Weights | None]:
-        """The solver and the adjoint in use, and the weights that the solver is to be bound to."""
+    def _methods(self) -> tuple[Solver, Adjoint, Weights | None, str]:
+        """The solver and the adjoint in use, the weights that the solver is to be bound to, and
+        which iterate is returned."""
         given = chosen.get().get(self, Methods())
         solver = given.solver or self.solver
         if not self.training:
             solver = given.eval_solver or self.eval_solver or solver
         neural = self.neural if given.neural is None else given.neural
-        return solver, given.adjoint or self.adjoint, find_weights(solver, neural)
+        adjoint, returns = given.adjoint or self.adjoint, given.returns or self.returns
+        return solver, adjoint, find_weights(solver, neural), returns
 
 
 def _solve(

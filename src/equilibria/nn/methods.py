@@ -32,6 +32,7 @@ class Methods(NamedTuple):
     eval_solver: Solver | None = None
     adjoint: Adjoint | None = None
     neural: Weights | None = None
+    returns: str | None = None
 
 
 chosen: ContextVar[Mapping[nn.Module, Methods]] = ContextVar(

@@ -10,7 +10,7 @@ from torch import nn
 from equilibria.nn.deq import DEQ
 from equilibria.nn.frozen import walk_modules
 from equilibria.nn.methods import Methods, Weights, check_methods, chosen
-from equilibria.solve import Adjoint, Solver
+from equilibria.solve import Adjoint, Solver, check_returns
 
 # --- modes ----------------------------------------------------------------------------------------
 
@@ -43,6 +43,7 @@ def using(
     adjoint: Adjoint | None = None,
     eval_solver: Solver | None = None,
     neural: Weights | None = None,
+    returns: str | None = None,
 ) -> Generator[None]:
     """Solve with other methods in every equilibrium layer of a module, within a `with` block.
 
@@ -57,16 +58,21 @@ def using(
         adjoint: of the gradient; None for no change.
         eval_solver: of the forward in eval mode, in place of `solver`; None for no change.
         neural: weights of a `NeuralSolver`; None for no change.
+        returns: which iterate a sample that did not converge returns, "best" or "last"; None for
+            no change.
 
     Raises:
         TypeError: a solver or the adjoint is none, a solver is made for other cells, or `neural` is
             no learned solver's weights.
+        ValueError: another `returns`.
 
     Example:
         >>> with eq.nn.using(model, solver=eq.Picard(max_evals=5)):
         ...     early = model(x)
     """
-    given = Methods(solver, eval_solver or solver, adjoint, neural)
+    if returns is not None:
+        check_returns(returns)
+    given = Methods(solver, eval_solver or solver, adjoint, neural, returns)
     methods = dict(chosen.get())
     for layer in layers(module).values():
         check_methods(layer.cell, given)
@@ -76,6 +82,7 @@ def using(
             given.eval_solver or before.eval_solver,
             adjoint or before.adjoint,
             before.neural if neural is None else neural,
+            returns or before.returns,
         )
     token = chosen.set(methods)
     try:

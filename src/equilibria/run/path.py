@@ -16,7 +16,7 @@ from equilibria import draws
 from equilibria.checks import check_fields
 from equilibria.nn import using
 from equilibria.run.hooks import Hook
-from equilibria.run.models import EquilibriumModel
+from equilibria.run.models import EquilibriumModel, Model
 from equilibria.solve import Phantom, Picard, Unrolled
 
 
@@ -26,19 +26,19 @@ class RandomPath:
 
         n ~ U{budget},    z_n without a gradient,    then `steps` evaluations with one,
 
-    and the loss is that of z_(n + steps). A network that answers right wherever it is cut off, and
-    wherever it began, has an equilibrium that is the answer: it is path-independent, and goes on
-    to solve instances that need more evaluations than it was ever trained with. Evaluation solves
-    by the recipe's solver.
+    and the loss is that of z_(n + steps), whatever the residuals are. A network that answers right
+    wherever it is cut off, and wherever it began, has an equilibrium that is the answer: it is
+    path-independent, and goes on to solve instances that need more evaluations than it was ever
+    trained with. Evaluation solves by the recipe's solver.
 
     Args:
         budget: the fewest and the most evaluations without a gradient.
         steps: evaluations with a gradient; of no effect if that is exact.
         noise: share of a batch, about, that starts from standard normal noise; the others start as
             the layer does.
-        gradient: "phantom", of the last `steps` evaluations; "unrolled", of all; or "exact", of
-            the equilibrium, by the recipe's solver and adjoint, for which `budget` and `steps`
-            have no meaning.
+        gradient: "phantom", of the last `steps` evaluations (two more, at z_n and z_(n + steps),
+            measure residuals); "unrolled", of all; or "exact", of the equilibrium, by the recipe's
+            solver and adjoint, for which `budget` and `steps` have no meaning.
 
     papers: Anil et al. 2022; Bansal et al. 2022, sec. 3.2.
     """
@@ -64,13 +64,23 @@ class PathHook(Hook):
 
     Args:
         config: how.
-        model: whose equilibrium layer it is.
+        model: whose equilibrium layers they are.
         seed: of the budgets.
+
+    Raises:
+        ValueError: starts are to be noise, and the model takes none, or its rows are coupled.
     """
 
     name = "path"
 
-    def __init__(self, config: RandomPath, model: EquilibriumModel, seed: int) -> None:
+    def __init__(self, config: RandomPath, model: Model, seed: int) -> None:
+        samples = isinstance(model, EquilibriumModel) and not model.deq.coupled
+        if config.noise and not samples:
+            raise ValueError(
+                f"path.noise is {config.noise:g}, a share of the samples, and the layers of "
+                f"{type(model).__name__} have no start of its own for each sample: set path.noise "
+                "to 0"
+            )
         self.config, self.model, self.seed = config, model, seed
 
     @contextmanager
@@ -80,12 +90,12 @@ class PathHook(Hook):
             return
         evals = random.Random(f"path {self.seed} {step}").randint(*self.config.budget)
         steps = self.config.steps
-        if self.config.gradient == "unrolled" or not evals:
-            solver, adjoint = Picard(patience=None), Unrolled(max_evals=evals + steps)
-        else:
-            solver = Picard(max_evals=evals, patience=None)
-            adjoint = Phantom(steps=steps, damping=1.0)
-        with using(self.model.deq, solver=solver, adjoint=adjoint):
+        # Evaluation n + 1 is that of z_n, which a solve of n + 1 evaluations returns as its last.
+        solver = Picard(rtol=0.0, max_evals=evals + 1, patience=None)
+        adjoint = Phantom(steps=steps, damping=1.0)
+        if self.config.gradient == "unrolled":
+            adjoint = Unrolled(max_evals=evals + steps)
+        with using(self.model, solver=solver, adjoint=adjoint, returns="last"):
             yield
 
     def options(self) -> dict[str, Any]:

@@ -112,7 +112,8 @@ class Recipe:
         regularizer: penalty on the Jacobian at the solution, which keeps solves short; null for
             none.
         correction: loss on states along the solver's path; null for none.
-        path: random depths and starts of the training steps; null to solve as the solver says.
+        path: random depths and starts of the training steps, without `adjoint`, `correction` and
+            `neural` unless its gradient is exact; null to solve as the solver says.
         pretrain: shallow network trained in the first steps; null to solve from the first step.
         neural: learned solver of the training steps, trained along with the model; null for none.
         epochs: epochs of the run; each is followed by an evaluation.
@@ -204,6 +205,7 @@ class Recipe:
                 raise ValueError(f"{name}: is missing, and {type(self.model).__name__} needs one")
         assert self.solver is not None
         self._check_adjoint()
+        self._check_path()
         self._check_reuse()
         controller = self.regularizer and self.regularizer.controller
         if controller and controller.evals >= self.solver.max_evals:
@@ -230,6 +232,24 @@ class Recipe:
                 "adjoint is Unrolled, which cannot differentiate the steps of NewtonKrylov: set "
                 "solver.name or adjoint.name to another"
             )
+
+    def _check_path(self) -> None:
+        """Raise ValueError if a random path would override what the recipe says elsewhere."""
+        if self.path is None or self.path.gradient == "exact":
+            return
+        given = {
+            "adjoint": self.adjoint if self.adjoint != Implicit() else None,
+            "correction": self.correction,
+            "neural": self.neural,
+        }
+        for name, value in given.items():
+            if value is not None:
+                remedy = "leave it out" if name == "adjoint" else f"set {name}.name to null"
+                raise ValueError(
+                    f"{name} is {type(value).__name__}, which path would override: its training "
+                    f"steps iterate plainly and have a {self.path.gradient} gradient. Either "
+                    f"{remedy}, or set path.gradient to exact"
+                )
 
     def _check_reuse(self) -> None:
         """Raise ValueError if a step cannot do with one evaluation."""

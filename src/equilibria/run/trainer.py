@@ -215,11 +215,11 @@ def _make_hooks(
     recipe, accelerator = trainer.recipe, trainer.accelerator
     model: Any = trainer.model  # an `EquilibriumModel`, where a recipe asks for any
     stabilizer, neural, reuse, audit, path = None, None, None, None, None
-    if recipe.path is not None:
-        path = PathHook(recipe.path, model, recipe.seed)
     if recipe.regularizer is not None or recipe.correction is not None:
         stabilizer = Stabilizer(recipe, trainer.steps_per_epoch, accelerator)
     with as_training_error():
+        if recipe.path is not None:
+            path = PathHook(recipe.path, model, recipe.seed)
         if recipe.neural is not None:
             neural = Alternation(recipe.neural, model, recipe.seed, trainer.steps)
         if recipe.reuse:

@@ -231,7 +231,7 @@ class EquilibriumModel(Model):
         Args:
             x: the model's input, first axis the batch.
             carry: None, since the model has no memory.
-            z0: start of the solve, or a function of the layer's own start; None for that.
+            z0: start of the solve, as of `DEQ`'s forward; None for the layer's own.
             warm: an earlier solution to start from.
             states: evaluations after which an iterate is kept in `solution.states`.
             trace: keep the residual after each evaluation in `solution.stats.trace`.
@@ -241,8 +241,6 @@ class EquilibriumModel(Model):
         """
         self.refuse_carry(carry)
         operands = self.inject(x)
-        if callable(z0):
-            z0 = z0(self.deq.start(*operands))
         solution = self.deq(*operands, z0=z0, warm=warm, states=states, trace=trace)
         parts = self.read_parts(solution.value) if self.training else ()
         return Prediction(self.answer(solution.value, x), (solution,), auxiliary=parts)

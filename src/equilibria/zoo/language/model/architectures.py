@@ -77,7 +77,8 @@ class EquilibriumSequence(InjectedModel, EquilibriumModel):
         Args:
             x: tokens (batch, time).
             carry: of the prediction on the segment before; None at a beginning.
-            z0: start of the solve, of all times; None for zeros.
+            z0: start of the solve, of all times, or a function of the own start of each piece;
+                None for zeros.
             warm: an earlier solution to start from, where the segment is solved in one piece.
             states: evaluations after which an iterate is kept, in the `states` of each solution.
             trace: keep the residual after each evaluation, in the `stats.trace` of each solution.
@@ -100,7 +101,9 @@ class EquilibriumSequence(InjectedModel, EquilibriumModel):
         for begin in range(0, time, size):
             times = slice(begin, min(begin + size, time))
             piece = u[:, times]
-            start = None if z0 is None else pytree.tree_map(lambda x, at=times: x[:, at], z0)
+            start = z0
+            if z0 is not None and not callable(z0):
+                start = pytree.tree_map(lambda x, at=times: x[:, at], z0)
             solution = self.deq(
                 *self.the_cell.inject(piece, memory),
                 z0=start,
