@@ -13,6 +13,8 @@ from torch import Tensor, nn
 import equilibria as eq
 from equilibria.stability import doctor
 from equilibria.stability.examination import PlainIteration, Summary, Training
+from equilibria.stability.examine import _iterate_plainly
+from equilibria.stability.examined import Patient
 from equilibria.stability.findings import findings
 from equilibria.stability.fixed_points import Settled
 from equilibria.stability.plain_iteration import (
@@ -59,8 +61,8 @@ def logistic(r: float) -> Callable[[Tensor], Tensor]:
     return lambda z: r * (z + 0.3) * (0.7 - z) - 0.3
 
 
-FAST, FRONT, SLOW, WANDERS, DIVERGES = map(
-    Behaviour, ("converges", "front", "slow", "wanders", "diverges")
+FAST, FRONT, SLOW, DRIFTS, WANDERS, DIVERGES = map(
+    Behaviour, ("converges", "front", "slow", "drifts", "wanders", "diverges")
 )
 MAPS = [
     # what, its width, the map, what it does
@@ -81,6 +83,9 @@ MAPS = [
     ("rotation 1.3", WIDTH, linear(1.3 * TURN), DIVERGES),
     ("radius 1.02", WIDTH, linear(1.02 * EYE), DIVERGES),
     ("not finite", WIDTH, lambda z: z.exp().exp() + 1, DIVERGES),
+    ("drift", 5, lambda z: z + 1.0, DRIFTS),
+    ("drift that grows", 5, lambda z: 1.0001 * z + 1.0, DRIFTS),
+    ("drift with a turn", 2, lambda z: z + torch.tensor([1.0, 0.0]) + 0.05 * z.sin(), DRIFTS),
     ("radius .999", WIDTH, linear(0.999 * EYE), SLOW),
     ("radius -.995", WIDTH, linear(-0.995 * EYE), SLOW),
     ("radius .99 turning", WIDTH, linear(0.99 * TURN), SLOW),
@@ -127,6 +132,29 @@ def test_a_path_ends_with_its_last_sample():
     top = GROWTH * path.step[0]
     assert (path.step[-2] <= top).all() and (path.step[-1] > top).all()
     assert len(run(lambda z: -z + 1.0, torch.zeros(1, 7), budget=33).step) == 33
+
+
+def test_batch_mates_do_not_matter():
+    """Not how long they take, nor what rounding does to a sample after its end."""
+    matrices = torch.stack([0.5 * EYE, 0.999 * EYE, chain(WIDTH), 1.3 * TURN, -EYE, EYE])
+    u = draw(1, WIDTH)
+
+    def at(matrices: Tensor) -> Callable[[Tensor], Tensor]:
+        return lambda z: (z[:, None] @ matrices)[:, 0] + u
+
+    together = classify(run(at(matrices), torch.zeros(6, WIDTH, dtype=torch.float64)))
+    alone = [
+        classify(run(at(each[None]), torch.zeros(1, WIDTH, dtype=torch.float64)))[0]
+        for each in matrices
+    ]
+    assert together == alone
+    kinds = ["converges", "slow", "front", "diverges", "cycle", "drifts"]
+    assert [each.kind for each in together] == kinds
+    # The shares that have arrived are counted up to a sample's own end.
+    shift, whole = matrices[2:3], run(at(matrices), torch.zeros(6, WIDTH, dtype=torch.float64))
+    short = run(at(shift), torch.zeros(1, WIDTH, dtype=torch.float64))
+    end = int(short.evals[0])
+    assert torch.equal(short.arrived[:end, 0], whole.arrived[:end, 2])
 
 
 def test_distances_are_to_iterates_of_longer_and_longer_ago():
@@ -180,6 +208,7 @@ EXAMINED = [
     ),
     (-1.5 * EYE, True, eq.Picard(), "cycle", "in a cycle", "Anderson(), or Picard(damping=0.5)"),
     (1.3 * EYE, False, eq.Picard(), "diverges", "drives the state apart", "NewtonKrylov(), or Pic"),
+    (EYE, False, eq.Picard(), "drifts", "in one direction without end", "has no fixed point"),
     (0.999 * EYE, False, eq.Picard(), "slow", "converges slowly", "Raise max_evals, take Anderson"),
     (
         0.9 * EYE,
@@ -205,6 +234,21 @@ def test_the_doctor_says_what_the_path_does(matrix, tanh, solver, kind, said, ad
 def test_where_all_converged_no_path_is_looked_at():
     examination = doctor(eq.DEQ(Cell(0.5 * EYE)), draw(4, WIDTH).float())
     assert examination.plain is None
+
+
+def test_only_what_failed_is_iterated():
+    sizes = []
+
+    def cell(z: Tensor, x: Tensor) -> Tensor:
+        sizes.append(len(z))
+        return x * z + 1.0
+
+    x = torch.tensor([0.5, 0.2, -1.0, 0.3]).expand(7, 4).T
+    patient = Patient.admit(eq.DEQ(cell, solver=eq.Picard()), (x,))
+    with torch.no_grad():
+        found = _iterate_plainly(patient, patient.call().solution)
+    assert found is not None and found.samples == 1 and found.kinds["cycle"] == 1.0
+    assert sizes[-BUDGET:] == [1] * BUDGET
 
 
 def test_a_nilpotent_layer_has_depth():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -253,12 +252,11 @@ def _forward(solver: Solver, solution: Solution) -> ForwardSolves:
 
 def _iterate_plainly(patient: Patient, solution: Solution) -> PlainIteration | None:
     """What plain iteration does with the samples that did not converge."""
-    failed = (solution.status != Status.CONVERGED).flatten().cpu().tolist()
-    if not any(failed):
+    failed = (solution.status != Status.CONVERGED).flatten().cpu()
+    if not bool(failed.any()):
         return None
     solver = patient.layer.eval_solver or patient.layer.solver
-    path = record_path(begin_unsolved(patient), solver.finest)
-    found = list(itertools.compress(classify(path), failed))
+    found = classify(record_path(begin_unsolved(patient, failed), solver.finest))
     evals, periods = (
         torch.tensor([float(value) for value in values if value is not None])
         for values in zip(*((each.evals, each.period) for each in found), strict=True)

@@ -20,6 +20,7 @@ _WORDS = {
     "front": "carries a signal through the state, entry by entry",
     "cycle": "runs in a cycle",
     "diverges": "drives the state apart",
+    "drifts": "moves the state in one direction without end",
     "slow": "converges slowly",
     "wanders": "wanders",
 }
@@ -112,6 +113,14 @@ def _advise_divergence(examination: Examination, plain: PlainIteration) -> str:
     return f"{_BROKEN['DIVERGED']} Without training again, try {how}."
 
 
+def _advise_drift(examination: Examination, plain: PlainIteration) -> str:
+    return (
+        "Each evaluation adds nearly the same to the state, which then has no fixed point, or one "
+        "very far away. Normalise the state inside the cell, or shrink it there, as in "
+        "0.9 * z + g(z, x)."
+    )
+
+
 def _advise_slow(examination: Examination, plain: PlainIteration) -> str:
     raised = setting(examination, "solver.max_evals", "max_evals")
     return (
@@ -138,6 +147,7 @@ _BY_KIND = {
     "front": _advise_front,
     "cycle": _advise_cycle,
     "diverges": _advise_divergence,
+    "drifts": _advise_drift,
     "slow": _advise_slow,
     "converges": _advise_plain,
 }

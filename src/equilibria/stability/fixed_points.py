@@ -104,13 +104,21 @@ def settle(patient: Patient, rtol: float) -> Settled:
     return Settled.of(layer, seen, found)
 
 
-def begin_unsolved(patient: Patient) -> Settled:
-    """The layer at its own start, in place of the fixed points: no sample is solved."""
+def begin_unsolved(patient: Patient, which: Tensor | None = None) -> Settled:
+    """The layer at its own start, in place of the fixed points: no sample is solved.
+
+    Args:
+        patient: whose layer it is.
+        which: (samples,) bool, the samples to take; None for all.
+    """
     layer = patient.layer
     with using(layer, Picard(max_evals=1)):  # answers with the one iterate that it evaluates
         seen = patient.call()
     nobody = torch.zeros_like(seen.solution.status, dtype=torch.bool, device="cpu")
-    return Settled(layer, seen.solution.value, seen.operands, nobody)
+    z, operands = seen.solution.value, seen.operands
+    if which is not None and not bool(which.all()):
+        (z, operands), nobody = _rows((z, operands), which), nobody[which.cpu()]
+    return Settled(layer, z, operands, nobody)
 
 
 @contextmanager

@@ -18,10 +18,10 @@ from torch.utils import _pytree as pytree
 
 from equilibria.stability.fixed_points import Settled
 
-Kind = Literal["converges", "front", "cycle", "diverges", "slow", "wanders"]
+Kind = Literal["converges", "front", "cycle", "diverges", "drifts", "slow", "wanders"]
 """What a path does: it converges; it carries a signal that travels through the state, entry by
-entry; it comes back to a state that it has been in; its residual grows without end; its residual
-falls, but slowly; or none of these."""
+entry; it comes back to a state that it has been in; its residual grows without end; it goes on in
+one direction, by steps of one length; its residual falls, but slowly; or none of these."""
 
 KINDS: tuple[Kind, ...] = typing.get_args(Kind)
 
@@ -34,6 +34,9 @@ in which a residual that falls by less than 1 % stands still."""
 
 REST = 1e-3
 """Change of an entry at rest, over its largest so far."""
+
+LOOK = 16
+"""Evaluations after which a path is looked at, whether it has ended: each look waits for a GPU."""
 
 GROWTH = 1e10
 """Growth of a residual, over the larger of its first value and the size of f there, that ends a
@@ -52,6 +55,8 @@ class PlainPath:
         distance: ||f(z_k) - z||, z an earlier iterate: the one `gap` evaluations before f(z_k),
             which is z_k itself at a gap of 1.
         gap: (evals,), 1 to 1, 1 to 2, 1 to 4, and so on.
+        evals: (samples,), evaluations until a sample converged or diverged, or of the whole path.
+            What its columns hold beyond these is of no meaning.
         rtol: relative residual of a solution.
     """
 
@@ -60,6 +65,7 @@ class PlainPath:
     arrived: Tensor
     distance: Tensor
     gap: Tensor
+    evals: Tensor
     rtol: float
 
 
@@ -78,7 +84,8 @@ class Behaviour(NamedTuple):
 def record_path(begun: Settled, rtol: float, budget: int = BUDGET) -> PlainPath:
     """Iterate plainly until all samples have converged or diverged, at most `budget` evaluations.
 
-    The cost is that of the evaluations; six states are held.
+    What is recorded of a sample does not depend on the others. The cost is that of the evaluations;
+    six states are held.
 
     Args:
         begun: the layer with a start, such as `fixed_points.begin_unsolved` returns.
@@ -90,16 +97,19 @@ def record_path(begun: Settled, rtol: float, budget: int = BUDGET) -> PlainPath:
     anchor, gap, longest = rows, 0, 1
     largest, largest_at = torch.zeros_like(rows), torch.zeros_like(rows, dtype=torch.int32)
     moved_at = torch.zeros_like(largest_at)
+    ended = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+    evals = torch.zeros_like(ended, dtype=torch.int64)
     steps, sizes, distances, gaps = list[Tensor](), list[Tensor](), list[Tensor](), list[int]()
     for k in range(budget):
         z = layer.cell(z, *begun.plain)
         image = _flatten(z, layer.coupled)
         change = (image - rows).abs()
         size = image.norm(dim=1)
-        grown = change >= largest
+        evals += ~ended
+        grown = (change >= largest) & ~ended[:, None]
         largest_at[grown & (change > 0)] = k
         largest = torch.where(grown, change, largest)
-        moved_at[change > REST * largest] = k + 1
+        moved_at[(change > REST * largest) & ~ended[:, None]] = k + 1
         gap += 1
         steps.append(change.norm(dim=1))
         sizes.append(size)
@@ -108,14 +118,17 @@ def record_path(begun: Settled, rtol: float, budget: int = BUDGET) -> PlainPath:
         if gap == longest:
             anchor, gap, longest = image, 0, 2 * longest
         rows = image
-        if bool(_has_ended(steps, sizes, rtol).all()):
+        ended = ended | _has_ended(steps, sizes, rtol)
+        if len(steps) % LOOK == 0 and bool(ended.all()):
             break
+    last = int(evals.max())
     return PlainPath(
-        step=_known(steps),
-        size=_known(sizes),
-        arrived=_share_arrived(largest_at >= LATE, moved_at, len(steps)),
-        distance=_known(distances),
-        gap=torch.tensor(gaps),
+        step=_known(steps[:last]),
+        size=_known(sizes[:last]),
+        arrived=_share_arrived(largest_at >= LATE, moved_at, last),
+        distance=_known(distances[:last]),
+        gap=torch.tensor(gaps[:last]),
+        evals=evals.cpu(),
         rtol=rtol,
     )
 
@@ -160,6 +173,7 @@ _BETWEEN = 0.5  # likewise, where the period is none of a whole number of evalua
 _SMOOTH = 1.5  # and one evaluation earlier and later
 _LONG = 6  # evaluations from which on a period may be such
 _STRAIGHT = 1.6  # length of two steps of it, over that of one
+_DIRECT = 0.9  # distance to an earlier state, over the length of the way, on a path that drifts
 _FLOOR = 1e-4  # relative residual below which rounding may go around in a cycle
 
 
@@ -169,7 +183,8 @@ def classify(path: PlainPath) -> list[Behaviour]:
 
 
 def _classify(path: PlainPath, sample: int) -> Behaviour:
-    step, size, arrived = (x[:, sample] for x in (path.step, path.size, path.arrived))
+    evals = int(path.evals[sample])
+    step, size, arrived = (x[:evals, sample] for x in (path.step, path.size, path.arrived))
     solved = (step <= path.rtol * size).nonzero()
     if len(solved):
         end = int(solved[0])
@@ -187,6 +202,8 @@ def _classify(path: PlainPath, sample: int) -> Behaviour:
     kept = _KEPT * ((1 - late) / (1 - early)) ** 0.5 if early < 1 else 0.0
     if late - early >= _ARRIVING and after >= kept * before:
         return Behaviour("front")
+    if flat and _goes_straight(path, sample):
+        return Behaviour("drifts")
     falls = float(step[3 * len(step) // 4 :].max()) < _FELL * before
     return Behaviour("slow" if falls else "wanders")
 
@@ -202,6 +219,14 @@ def _mean_of_quarter(values: Tensor, number: int) -> float:
     """Of the second or the last of four parts, 1 and 3."""
     begin = number * len(values) // 4
     return float(values[begin : max(begin + 1, (number + 1) * len(values) // 4)].mean())
+
+
+def _goes_straight(path: PlainPath, sample: int) -> bool:
+    """Have many steps led as far as their lengths together, nearly?"""
+    far = int(path.gap.argmax())
+    gap = float(path.gap[far])
+    distance, step = (float(x[far, sample]) for x in (path.distance, path.step))
+    return gap >= LATE and _DIRECT * gap * step <= distance < math.inf
 
 
 def _find_period(path: PlainPath, sample: int) -> int | None:
