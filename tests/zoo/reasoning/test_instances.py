@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from equilibria.run.data.dataset import Split
 from equilibria.run.data.storage import DataError
 from equilibria.zoo.reasoning.data import mazes, sudoku, words
+from equilibria.zoo.reasoning.data.drawing import part_of
+from equilibria.zoo.reasoning.task.reasoning import (
+    GroupWords,
+    Mazes,
+    PrefixParity,
+    ReasoningConfig,
+    Sudoku,
+)
 
 # --- words ----------------------------------------------------------------------------------------
 
@@ -186,3 +196,126 @@ def test_what_is_no_file_of_puzzles_is_refused(tmp_path: Path, content: str, mes
 def test_a_missing_file_of_puzzles_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"test\.csv cannot be read: No such file"):
         sudoku.read_puzzles(tmp_path / "test.csv")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [(GRID[1] + GRID[0] + GRID[2:], "line 2.*does not solve"), (GRID[9:] + GRID[:9], "line 2")],
+    ids=["no grid", "another grid"],
+)
+def test_an_answer_that_does_not_solve_its_question_is_refused(
+    tmp_path: Path, answer: str, message: str
+) -> None:
+    path = tmp_path / "test.csv"
+    path.write_text(f"question,answer\n{GRID[:20]}{'.' * 61},{answer}\n")
+    with pytest.raises(DataError, match=message):
+        sudoku.read_puzzles(path)
+
+
+def test_a_puzzle_without_a_solution_is_named() -> None:
+    question = (1, 2, 3, 0) + (0, 0, 0, 4) + 8 * (0,)  # 4 fits nowhere in the first row
+    drawn = sudoku.encode([16 * (0,), question], [16 * (1,)] * 2, 4)
+    with pytest.raises(DataError, match="puzzle 2 has no solution"):
+        sudoku.count_guesses(drawn.inputs)
+
+
+# --- splits ---------------------------------------------------------------------------------------
+
+
+def rows_of(split: Split) -> set[bytes]:
+    return {x.numpy().tobytes() for x in split.inputs}
+
+
+SEEDS = (0, 1, 2, 4094, 4095, 4096, 2**32, 2**32 + 1)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [PrefixParity(), GroupWords(size=5), Mazes(), PrefixParity(data_seed=4096)],
+    ids=["parity", "words", "mazes", "other data"],
+)
+def test_no_instance_of_valid_and_test_occurs_in_training(config: ReasoningConfig) -> None:
+    valid, test = (rows_of(config.draw(100, split, config.size)) for split in ("valid", "test"))
+    assert not valid & test
+    for seed in SEEDS:
+        for step in (0, 1, 4096):
+            assert not rows_of(config.draw_batch(64, step, seed)) & (valid | test)
+
+
+@pytest.mark.parametrize(
+    "config", [PrefixParity(size=64), GroupWords(size=32)], ids=["parity", "words"]
+)
+def test_no_two_draws_have_an_instance_in_common(config: ReasoningConfig) -> None:
+    draws = [config.draw(8, split, config.size) for split in ("valid", "test", "test-64")]
+    draws += [replace(config, data_seed=seed).draw(8, "test", config.size) for seed in SEEDS[1:]]
+    draws += [config.draw_batch(8, step, seed) for seed in SEEDS for step in (0, 1, 2, 4096, 2**32)]
+    assert len(set.union(*map(rows_of, draws))) == 8 * len(draws)
+
+
+def test_what_is_held_out_is_a_tenth_of_the_strings_and_as_often_odd() -> None:
+    strings = np.array(list(itertools.product((0, 1), repeat=16)), dtype=np.uint8)
+    parts = np.array([part_of(each.tobytes()) for each in strings])
+    for part in ("valid", "test"):
+        chosen = strings[parts == part]
+        assert abs(len(chosen) / len(strings) - 0.1) < 0.005
+        assert (np.abs((chosen.cumsum(1) % 2).mean(0) - 0.5) < 0.025).all()
+
+
+def test_few_strings_are_all_in_every_split() -> None:
+    config = PrefixParity(size=1)
+    assert len(rows_of(config.draw(50, "test", 1))) == 2
+    assert len(rows_of(config.draw_batch(50, 0, 0))) == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "classes"),
+    [
+        (PrefixParity(size=2, larger=(), test=1), 2),
+        (GroupWords(group="S5", size=3, larger=(), test=3), 120),
+        (Mazes(size=5, larger=(), test=1), 2),
+        (Sudoku(size=4, test=1), 4),
+    ],
+    ids=["parity", "words", "mazes", "sudoku"],
+)
+def test_classes_are_those_of_the_task_whatever_is_drawn(
+    config: ReasoningConfig, classes: int
+) -> None:
+    assert config.load().classes == config.classes == classes
+
+
+@pytest.mark.parametrize("options", [{"begin": 0}, {"begin": 99}, {"curriculum": -1}])
+def test_impossible_curricula_are_refused(options: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        GroupWords(**options)
+
+
+def write_puzzles(path: Path, shifts: range) -> str:
+    """Puzzles of 9 digits, each with other digits."""
+    lines = ["question,answer"]
+    for shift in shifts:
+        grid = "".join(str((int(x) - 1 + shift) % 9 + 1) for x in GRID)
+        lines.append(f"{grid[:70]}{'.' * 11},{grid}")
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def test_nine_digits_are_evaluated_on_disjoint_halves_of_a_file(tmp_path: Path) -> None:
+    files = {
+        "train_file": write_puzzles(tmp_path / "train.csv", range(3)),
+        "test_file": write_puzzles(tmp_path / "test.csv", range(3, 9)),
+    }
+    config = Sudoku(size=9, **files)
+    valid, test = (rows_of(config.draw(5, split, 9)) for split in ("valid", "test"))
+    assert len(valid) == len(test) == 3 and not valid & test
+    assert rows_of(config.draw(5, "test", 9)) == test
+    assert len(config.draw_batch(4, 0, 0)) == 4
+
+
+def test_one_file_for_training_and_test_is_refused(tmp_path: Path) -> None:
+    files = {f"{name}_file": tmp_path / f"{name}.csv" for name in ("train", "test")}
+    config = Sudoku(size=9, **{k: write_puzzles(path, range(3)) for k, path in files.items()})
+    with pytest.raises(DataError, match=r"train\.csv and .*test\.csv have the same content"):
+        config.load()
+    write_puzzles(files["test_file"], range(4, 5))
+    with pytest.raises(DataError, match="holds one puzzle"):
+        replace(config).load()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from equilibria.run.data.dataset import Split
+from equilibria.zoo.reasoning.data.drawing import part_of
 
 Room = tuple[int, int]
 Tree = dict[Room, list[Room]]
@@ -17,7 +18,14 @@ Tree = dict[Room, list[Room]]
 CHANNELS = ("wall", "start", "goal")
 
 
-def draw_mazes(count: int, size: int, *, seed: int, algorithm: str = "mixed") -> Split:
+def draw_mazes(
+    count: int,
+    size: int,
+    *,
+    seed: int | str,
+    algorithm: str = "mixed",
+    part: str | None = None,
+) -> Split:
     """Draw mazes; the target marks the cells of the way from start to goal, both included.
 
     Rooms stand at odd rows and columns, walls or doors between them. The doors are a spanning tree
@@ -29,6 +37,8 @@ def draw_mazes(count: int, size: int, *, seed: int, algorithm: str = "mixed") ->
         seed: fixes them, on every machine.
         algorithm: "depth_first" (long corridors), "wilson" (every spanning tree is as likely), or
             "mixed", one and the other in turn.
+        part: draw from the mazes of "train", "valid" or "test" alone, see `drawing.part_of`; None
+            for all mazes.
 
     Returns:
         Inputs `(count, 3, size, size)` float32, channels `CHANNELS`; targets
@@ -39,20 +49,26 @@ def draw_mazes(count: int, size: int, *, seed: int, algorithm: str = "mixed") ->
     inputs = torch.zeros(count, len(CHANNELS), size, size)
     targets = torch.zeros(count, size, size, dtype=torch.int64)
     rooms = [(row, column) for row in range(size // 2) for column in range(size // 2)]
-    for number in range(count):
+    number = 0
+    while number < count:
         tree = _GROWERS[kinds[number % len(kinds)]](rooms, generator)
         start, goal = generator.sample(rooms, 2)
         way = find_way(tree, start, goal)
         opened = [_cell(room) for room in rooms]
         opened += [_door(room, other) for room, others in tree.items() for other in others]
         rows, columns = zip(*opened, strict=True)
+        inputs[number] = 0.0
         inputs[number, 0] = 1.0
         inputs[number, 0, list(rows), list(columns)] = 0.0
         inputs[number, 1][_cell(start)] = 1.0
         inputs[number, 2][_cell(goal)] = 1.0
+        cells = inputs[number].byte().numpy()
+        if part is not None and part_of(cells.tobytes()) != part:
+            continue
         path = [_cell(room) for room in way] + [_door(*pair) for pair in itertools.pairwise(way)]
         rows, columns = zip(*path, strict=True)
         targets[number, list(rows), list(columns)] = 1
+        number += 1
     return Split(inputs, targets)
 
 

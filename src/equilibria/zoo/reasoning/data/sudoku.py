@@ -3,7 +3,8 @@
 A grid has n rows and n columns of n digits in boxes of `rows` by `columns`, n = rows x columns.
 Grids that differ by a symmetry (relabeled digits, rows exchanged within a band, bands, columns
 within a stack, stacks; rows with columns where boxes are square) are one grid in disguise, so that
-whole classes of them are held out for the test.
+whole classes of them are held out for the test. Of 4 digits there are two classes, of which one is
+held out: what is tested there is new puzzles more than new grids. Of 6 digits there are 49.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ class Boxes:
             for r, c in itertools.product(range(n), range(n))
         )
 
+
+HELD_OUT = 0.2
+"""Share of the classes of grids that are held out, about."""
 
 SIZES = {4: Boxes(2, 2), 6: Boxes(2, 3), 9: Boxes(3, 3)}
 """The boxes of a sudoku of so many digits."""
@@ -194,21 +198,13 @@ def normal_form(grid: Grid, boxes: Boxes) -> Grid:
     return tuple(int(x) for x in seen[np.lexsort(seen.T[::-1])[0]])
 
 
-def is_held_out(grid: Grid, boxes: Boxes, share: float) -> bool:
-    """Return whether a grid is for the test: it and all its symmetric copies, or none of them.
-
-    Args:
-        grid: the grid.
-        boxes: their shape.
-        share: of the classes of grids that are held out, about.
-    """
+def is_held_out(grid: Grid, boxes: Boxes) -> bool:
+    """Return whether a grid is for the test: it and all its symmetric copies, or none of them."""
     name = "".join(map(str, normal_form(grid, boxes)))
-    return random.Random(f"held out {name}").random() < share
+    return random.Random(f"held out {name}").random() < HELD_OUT
 
 
-def draw_puzzles(
-    digits: int, count: int, *, seed: int, clues: int, held_out: bool, share: float = 0.2
-) -> Split:
+def draw_puzzles(digits: int, count: int, *, seed: int | str, clues: int, held_out: bool) -> Split:
     """Draw puzzles with one solution each, of grids for training or of those held out.
 
     Args:
@@ -217,7 +213,6 @@ def draw_puzzles(
         seed: fixes them, on every machine.
         clues: see `remove_clues`.
         held_out: whether they are of the grids held out for the test; see `is_held_out`.
-        share: of the classes of grids that are held out.
 
     Returns:
         The puzzles as `encode` has them.
@@ -227,7 +222,7 @@ def draw_puzzles(
     puzzles, grids = list[Grid](), list[Grid]()
     while len(puzzles) < count:
         grid = draw_grid(boxes, generator)
-        if is_held_out(grid, boxes, share) == held_out:
+        if is_held_out(grid, boxes) == held_out:
             puzzles.append(remove_clues(grid, boxes, clues, generator))
             grids.append(grid)
     return encode(puzzles, grids, digits)
@@ -257,12 +252,16 @@ def count_guesses(inputs: torch.Tensor) -> torch.Tensor:
 
     Args:
         inputs: as `encode` has them.
+
+    Raises:
+        DataError: a puzzle has no solution; the message has its number.
     """
     given = (inputs.argmax(1) + 1) * inputs.amax(1).long()
     found = []
-    for puzzle in given.flatten(1).tolist():
+    for number, puzzle in enumerate(given.flatten(1).tolist(), 1):
         search = Search(puzzle, SIZES[inputs.shape[1]])
-        next(search.solutions())
+        if next(search.solutions(), None) is None:
+            raise DataError(f"puzzle {number} has no solution: its digits contradict each other")
         found.append(float(search.guesses))
     return torch.tensor(found)
 
@@ -290,8 +289,8 @@ def read_puzzles(path: Path, count: int | None = None) -> Split:
         count: the first so many; None for all.
 
     Raises:
-        DataError: there is no such file, a column is missing, or a line holds no puzzle; the
-            message names it.
+        DataError: there is no such file, a column is missing, a line holds no puzzle, or its answer
+            is no full grid or has other digits than its question; the message names it.
     """
     puzzles, grids = list[Grid](), list[Grid]()
     damaged = (UnicodeDecodeError, csv.Error)
@@ -303,11 +302,27 @@ def read_puzzles(path: Path, count: int | None = None) -> Split:
             question, answer = (_parse(row[name]) for name in ("question", "answer"))
             if question is None or answer is None or 0 in answer:
                 raise DataError(f"{path}, line {rows.line_num}: expected 81 digits, a dot if open")
+            if not _fit(question, answer):
+                raise DataError(
+                    f"{path}, line {rows.line_num}: the answer does not solve the question"
+                )
             puzzles.append(question)
             grids.append(answer)
     if not puzzles:
         raise DataError(f"{path} holds no puzzle")
     return encode(puzzles, grids, 9)
+
+
+def _fit(question: Grid, answer: Grid) -> bool:
+    """Whether an answer has each digit once in every row, column and box, and those given."""
+    boxes = SIZES[9]
+    seen = {
+        (unit, place, digit)
+        for places, digit in zip(boxes.units, answer, strict=True)
+        for unit, place in enumerate(places)
+    }
+    given = zip(question, answer, strict=True)
+    return len(seen) == 3 * len(answer) and all(digit in (0, found) for digit, found in given)
 
 
 def _parse(text: str | None) -> Grid | None:

@@ -10,33 +10,42 @@ from __future__ import annotations
 import functools
 import itertools
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from equilibria.run.data.dataset import Split
+from equilibria.zoo.reasoning.data.drawing import generator_of, part_of
 
 GROUPS = ("S3", "S5", "A5", "Z60")
 """Groups of words: permutations of 3 and of 5, the even ones of 5, and addition modulo 60."""
 
 
-def draw_parities(count: int, bits: int, *, seed: int) -> Split:
+_FEW = 1000
+"""Strings of which none are held out where there are fewer."""
+
+
+def draw_parities(count: int, bits: int, *, seed: int | str, part: str | None = None) -> Split:
     """Draw strings of bits; the target at i is the parity of bits 1 to i.
 
     Args:
         count: strings.
         bits: length of each.
         seed: fixes them, on every machine.
+        part: draw from the strings of "train", "valid" or "test" alone, see `drawing.part_of`; None
+            for all strings. Where there are fewer than 1,000 strings, always all.
 
     Returns:
         Inputs `(count, 1, bits)` float32, -1 for a bit 0 and 1 for a bit 1; targets
         `(count, bits)` int64, 0 or 1.
     """
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(0, 2, (count, bits), generator=generator)
+    drawn = _draw_letters(2, count, bits, f"bits {seed}", part)
     return Split((2.0 * drawn - 1.0)[:, None], drawn.cumsum(1) % 2)
 
 
-def draw_words(group: str, count: int, length: int, *, seed: int) -> Split:
+def draw_words(
+    group: str, count: int, length: int, *, seed: int | str, part: str | None = None
+) -> Split:
     """Draw words over a group; the target at i is the product of letters 1 to i, in this order.
 
     Args:
@@ -44,19 +53,31 @@ def draw_words(group: str, count: int, length: int, *, seed: int) -> Split:
         count: words.
         length: letters of each.
         seed: fixes them, on every machine.
+        part: as in `draw_parities`.
 
     Returns:
         Inputs `(count, elements, length)` float32, one-hot; targets `(count, length)` int64, the
         number of an element.
     """
     table = multiplication(group)
-    generator = torch.Generator().manual_seed(seed)
-    letters = torch.randint(0, len(table), (count, length), generator=generator)
+    letters = _draw_letters(len(table), count, length, f"words {group} {seed}", part)
     products = [letters[:, 0]]
     for place in range(1, length):
         products.append(table[products[-1], letters[:, place]])
     one_hot = torch.nn.functional.one_hot(letters, len(table)).movedim(1, 2)
     return Split(one_hot.float(), torch.stack(products, 1))
+
+
+def _draw_letters(order: int, count: int, length: int, name: str, part: str | None) -> Tensor:
+    generator = generator_of(name)
+    if part is None or order**length < _FEW:
+        return torch.from_numpy(generator.integers(order, size=(count, length)))
+    kept = np.empty((0, length), np.int64)
+    while len(kept) < count:
+        drawn = generator.integers(order, size=(2 * count, length))
+        wanted = [part_of(word.tobytes()) == part for word in drawn.astype(np.uint8)]
+        kept = np.concatenate((kept, drawn[wanted]))
+    return torch.from_numpy(kept[:count])
 
 
 @functools.cache

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import abc
+import filecmp
 import functools
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -17,11 +17,13 @@ from typing_extensions import override
 from equilibria.checks import check_fields
 from equilibria.metric import ACCURACY, mean
 from equilibria.run.data.dataset import Split, digest
+from equilibria.run.data.storage import DataError
 from equilibria.run.models import ClassifierConfig, Model, ModelConfig
 from equilibria.run.tasks.base import SampleTask, TaskConfig, right
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
 from equilibria.zoo.io.tasks import complete_config
 from equilibria.zoo.reasoning.data import mazes, sudoku, words
+from equilibria.zoo.reasoning.data.drawing import generator_of
 
 EXACT = replace(
     ACCURACY,
@@ -31,13 +33,13 @@ EXACT = replace(
     description="The share of instances in which the answer is right at every place.",
 )
 
-# Seeds of the steps' batches begin here, far from those of what is evaluated.
-_TRAINING = 1 << 20
-
 
 @dataclass(frozen=True, kw_only=True)
 class ReasoningConfig(TaskConfig):
     """Instances that are generated from a seed, small ones to learn from and larger ones beside.
+
+    No instance of the splits "valid" and "test" occurs in training, in any step with any seed:
+    those of the training size are divided by a hash.
 
     Args:
         size: of an instance in training, and of the splits "valid" and "test".
@@ -58,13 +60,45 @@ class ReasoningConfig(TaskConfig):
         if self.larger:
             check_fields(self, "[1, inf)", "larger")
 
+    @property
     @abc.abstractmethod
-    def draw(self, count: int, size: int, seed: int) -> Split:
-        """Return `count` instances to learn from, or to evaluate on."""
+    def classes(self) -> int:
+        """Answers that there are at a place."""
+
+    @property
+    def splits(self) -> dict[str, int]:
+        """What is evaluated, with the size of its instances."""
+        same = {"valid": self.size, "test": self.size}
+        return same | {f"test-{size}": size for size in self.larger}
+
+    @abc.abstractmethod
+    def make(self, count: int, size: int, *, seed: str, part: str | None) -> Split:
+        """Return instances.
+
+        Args:
+            count: instances.
+            size: of each.
+            seed: a text that fixes them.
+            part: "train", "valid" or "test", which have no instance in common; None for any
+                instances of another size than that of training.
+        """
+
+    def draw(self, count: int, split: str, size: int, *stamps: int) -> Split:
+        """Return instances of a split or, for "train", of a training step.
+
+        Args:
+            count: instances.
+            split: its name.
+            size: of each.
+            stamps: seed and number of the step.
+        """
+        seed = " ".join(map(str, (split, size, self.data_seed, *stamps)))
+        part = split.partition("-")[0] if size == self.size else None
+        return self.make(count, size, seed=seed, part=part)
 
     def draw_batch(self, count: int, step: int, seed: int) -> Split:
         """Return the batch of a training step."""
-        return self.draw(count, self.size, seed)
+        return self.draw(count, "train", self.size, seed, step)
 
     def measure_difficulty(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return how hard each instance is, `(count,)`: what longer solves should go with."""
@@ -95,9 +129,14 @@ class PrefixParity(ReasoningConfig):
     size: int = 16
     larger: tuple[int, ...] = (32, 64, 128, 256, 512)
 
+    @property
     @override
-    def draw(self, count: int, size: int, seed: int) -> Split:
-        return words.draw_parities(count, size, seed=seed)
+    def classes(self) -> int:
+        return 2
+
+    @override
+    def make(self, count: int, size: int, *, seed: str, part: str | None) -> Split:
+        return words.draw_parities(count, size, seed=seed, part=part)
 
     @property
     @override
@@ -126,14 +165,25 @@ class GroupWords(ReasoningConfig):
     begin: int = 2
     curriculum: int = 0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_fields(self, f"[1, {self.size}]", "begin")
+        check_fields(self, "[0, inf)", "curriculum")
+
+    @property
     @override
-    def draw(self, count: int, size: int, seed: int) -> Split:
-        return words.draw_words(self.group, count, size, seed=seed)
+    def classes(self) -> int:
+        return len(words.multiplication(self.group))
+
+    @override
+    def make(self, count: int, size: int, *, seed: str, part: str | None) -> Split:
+        return words.draw_words(self.group, count, size, seed=seed, part=part)
 
     @override
     def draw_batch(self, count: int, step: int, seed: int) -> Split:
         grown = 1.0 if step >= self.curriculum else step / self.curriculum
-        return self.draw(count, round(self.begin + grown * (self.size - self.begin)), seed)
+        length = round(self.begin + grown * (self.size - self.begin))
+        return self.draw(count, "train", length, seed, step)
 
     @property
     @override
@@ -164,9 +214,14 @@ class Mazes(ReasoningConfig):
             if size < 5 or size % 2 == 0:
                 raise ValueError(f"size must be odd and at least 5, with walls between; got {size}")
 
+    @property
     @override
-    def draw(self, count: int, size: int, seed: int) -> Split:
-        return mazes.draw_mazes(count, size, seed=seed, algorithm=self.algorithm)
+    def classes(self) -> int:
+        return 2
+
+    @override
+    def make(self, count: int, size: int, *, seed: str, part: str | None) -> Split:
+        return mazes.draw_mazes(count, size, seed=seed, algorithm=self.algorithm, part=part)
 
     @override
     def measure_difficulty(self, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -193,7 +248,7 @@ class Sudoku(ReasoningConfig):
         puzzles: puzzles to learn from, of which symmetric copies are drawn in training.
         train_file: CSV file of puzzles of 9 digits to learn from, with columns question and answer,
             such as train.csv of sudoku-extreme.
-        test_file: CSV file of those to evaluate on.
+        test_file: CSV file of those to evaluate on; "valid" and "test" have half of them each.
     """
 
     size: int = 6
@@ -221,23 +276,39 @@ class Sudoku(ReasoningConfig):
         """The puzzles to learn from."""
         if self.train_file is not None:
             return sudoku.read_puzzles(Path(self.train_file), self.puzzles)
-        return self._draw(self.puzzles, _TRAINING + self.data_seed, held_out=False)
+        return self.draw(self.puzzles, "train", self.size)
 
-    def _draw(self, count: int, seed: int, *, held_out: bool) -> Split:
-        options = {"seed": seed, "clues": self.clues, "held_out": held_out}
-        return sudoku.draw_puzzles(self.size, count, **options)
+    @functools.cached_property
+    def _read(self) -> Split:
+        """The puzzles of `test_file`."""
+        assert self.train_file is not None and self.test_file is not None
+        found = sudoku.read_puzzles(Path(self.test_file))
+        if len(self.pool) and filecmp.cmp(self.train_file, self.test_file, shallow=False):
+            raise DataError(
+                f"train_file {self.train_file} and test_file {self.test_file} have the same "
+                "content: puzzles to evaluate on must not be those to learn from"
+            )
+        if len(found) < 2:
+            raise DataError(f"{self.test_file} holds one puzzle: valid and test take one each")
+        return found
+
+    @property
+    @override
+    def classes(self) -> int:
+        return self.size
 
     @override
-    def draw(self, count: int, size: int, seed: int) -> Split:
+    def make(self, count: int, size: int, *, seed: str, part: str | None) -> Split:
         if self.test_file is not None:
-            found = sudoku.read_puzzles(Path(self.test_file))
-            order = np.random.default_rng(seed).permutation(len(found))[:count]
-            return found.select(torch.from_numpy(order))
-        return self._draw(count, seed, held_out=True)
+            order = generator_of(f"test_file {self.data_seed}").permutation(len(self._read))
+            half = order[::2] if part == "valid" else order[1::2]
+            return self._read.select(torch.from_numpy(half[:count]))
+        held_out = part != "train"
+        return sudoku.draw_puzzles(size, count, seed=seed, clues=self.clues, held_out=held_out)
 
     @override
     def draw_batch(self, count: int, step: int, seed: int) -> Split:
-        generator = np.random.default_rng(seed)
+        generator = generator_of(f"sudoku {self.data_seed} {seed} {step}")
         chosen = generator.integers(len(self.pool), size=count)
         return sudoku.permute(self.pool.select(torch.from_numpy(chosen)), generator)
 
@@ -261,8 +332,7 @@ class _Drawn(Feed):
 
     @override
     def batch(self, step: int, part: Part = WHOLE) -> Batch:
-        seed = _TRAINING * (2 + self.seed + 1_009 * self.config.data_seed) + step
-        drawn = self.config.draw_batch(self.batch_size, step, seed)
+        drawn = self.config.draw_batch(self.batch_size, step, self.seed)
         return Batch.of(drawn, part.of(self.batch_size))
 
 
@@ -275,16 +345,13 @@ class ReasoningTask(SampleTask):
 
     def __init__(self, config: ReasoningConfig) -> None:
         self.config = config
-        sizes = {"valid": config.size, "test": config.size}
-        sizes |= {f"test-{size}": size for size in config.larger}
         samples = {
-            name: config.draw(config.test, size, 16 * config.data_seed + number)
-            for number, (name, size) in enumerate(sizes.items())
+            split: config.draw(config.test, split, size) for split, size in config.splits.items()
         }
         super().__init__(samples, digest(*samples.values()))
         self.source = config.source
         self.shape = tuple(samples["test"].inputs.shape[1:])
-        self.classes = int(max(each.targets.max() for each in samples.values())) + 1
+        self.classes = config.classes
 
     @override
     def complete(self, config: ModelConfig) -> ModelConfig:
