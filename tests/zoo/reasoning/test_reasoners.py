@@ -93,6 +93,26 @@ def test_the_fixed_point_is_the_network_that_goes_through_the_sequence(dense: bo
         torch.testing.assert_close(z[..., :k], explicit[..., :k])
 
 
+@pytest.mark.parametrize("cell", ["diagonal", "dense"])
+def test_a_sequential_network_is_the_equilibrium_network(cell: str) -> None:
+    torch.manual_seed(0)
+    config = FixedDepthConfig(cell=cell, shape=(2, 9), classes=5, width=16, sequential=True)
+    sequential, x = config.build(), torch.randn(3, 2, 9)
+    solver = eq.Picard(max_evals=20, rtol=1e-7, patience=None)
+    reasoner = make(cell, (2, 9)).build(
+        solver=solver, adjoint=eq.Implicit(linear=eq.GMRES(rtol=1e-7))
+    )
+    names = {key.replace("cells.0.", "deq.cell."): x for key, x in sequential.state_dict().items()}
+    reasoner.load_state_dict(names)
+    outputs = [model(x).output for model in (sequential, reasoner)]
+    torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
+    for output in outputs:
+        output.square().sum().backward()
+    torch.testing.assert_close(sequential.head.weight.grad, reasoner.head.weight.grad)
+    found = (each.transition.weight.grad for each in (sequential.cells[0], reasoner.deq.cell))
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
+
+
 def test_a_recurrence_needs_a_sequence() -> None:
     with pytest.raises(ValueError, match="no sequences"):
         make("dense", (3, 5, 5)).build()
@@ -132,8 +152,15 @@ def test_progressive_training_reads_a_later_part_of_the_path_too() -> None:
         ({"tied": False, "progressive": True}, "leave out test_depth"),
         ({"depth": 0}, "depth"),
         ({"cell": "attention", "width": 30}, "heads"),
+        ({"cell": "dense", "width": 30}, "blocks of 8"),
+        ({"hidden": -4}, "hidden"),
+        ({"hidden": 0}, "hidden"),
+        ({"test_depth": 0}, "test_depth"),
+        ({"test_depth": -1}, "test_depth"),
+        ({"sequential": True}, "choose diagonal or dense"),
+        ({"sequential": True, "cell": "dense", "progressive": True}, "leave out tied"),
     ],
-    ids=["untied, longer", "untied, progressive", "no depth", "heads"],
+    ids=str,
 )
 def test_impossible_networks_are_refused(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -29,6 +29,7 @@ def test_a_shipped_recipe_of_reasoning_builds_its_model(name):
     assert recipe.description
     assert 0 < sum(p.numel() for p in model.parameters()) < 1e6
     assert recipe.path is not None or isinstance(recipe.model, ExplicitConfig)
+    assert recipe.drop_finished
 
 
 @pytest.mark.parametrize("name", recipes_of("reasoning"))

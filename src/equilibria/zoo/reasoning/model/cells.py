@@ -17,6 +17,9 @@ from torch.nn import functional
 CellName = Literal["convolution", "attention", "diagonal", "dense"]
 """The cells, as a recipe names them."""
 
+BLOCK = 8
+"""Rows of a block of the cell "dense"."""
+
 
 class ConvolutionalCell(nn.Module):
     """z <- N(z + W relu(K * [z; u])), K of 3 or 3 x 3 places, N the norm over channels.
@@ -82,16 +85,15 @@ class LinearRecurrence(nn.Module):
 
     Args:
         width: features of a place, of z and of h.
-        dense: A_t is block-diagonal, of blocks of `block`, its norm at most 1; otherwise diagonal,
-            with entries between -1 and 1.
-        block: rows of a block.
+        dense: A_t is block-diagonal, of blocks of `BLOCK` rows, its norm at most 1; otherwise
+            diagonal, with entries between -1 and 1.
 
     Source: Schone et al. 2025, sec. 3.
     """
 
-    def __init__(self, width: int, *, dense: bool, block: int = 8) -> None:
+    def __init__(self, width: int, *, dense: bool) -> None:
         super().__init__()
-        self.block = block if dense else 1
+        self.block = BLOCK if dense else 1
         self.transition = nn.Linear(2 * width, width * self.block)
         self.input = nn.Linear(2 * width, width)
         self.output = nn.Linear(width, width, bias=False)
@@ -104,7 +106,10 @@ class LinearRecurrence(nn.Module):
         return self._read(scan(a, b), u.transpose(1, 2)).transpose(1, 2)
 
     def run(self, u: Tensor) -> Tensor:
-        """Return the fixed point by one pass through the sequence, `(batch, width, length)`."""
+        """Return the fixed point by one pass through the sequence, `(batch, width, length)`.
+
+        This is the explicit form of the cell: exact, and as many steps as the sequence is long.
+        """
         z = u.new_zeros(u.shape[:2])
         h = z.unflatten(-1, (-1, self.block, 1))
         found = []

@@ -20,6 +20,7 @@ from equilibria.run.models.base import (
     Prediction,
 )
 from equilibria.zoo.reasoning.model.cells import (
+    BLOCK,
     AttentionCell,
     CellName,
     ConvolutionalCell,
@@ -50,9 +51,13 @@ class PlacesConfig(ClassifierConfig):
     heads: int = 4
 
     def __post_init__(self) -> None:
-        check_fields(self, "(0, inf)", "width", "heads")
+        check_fields(self, "[1, inf)", "width", "hidden", "heads")
         if self.width % self.heads and self.cell == "attention":
             raise ValueError(f"width is {self.width}, which {self.heads} heads do not divide")
+        if self.width % BLOCK and self.cell == "dense":
+            raise ValueError(
+                f"width is {self.width}, and the cell dense has blocks of {BLOCK}: give a multiple"
+            )
 
     def known(self) -> tuple[tuple[int, ...], int]:
         """Return shape and classes.
@@ -161,9 +166,12 @@ class FixedDepthConfig(PlacesConfig, ExplicitConfig):
         test_depth: applications in evaluation; null for `depth`. More than that is what a network
             with one set of weights can be asked for.
         tied: one set of weights for all applications; otherwise one for each.
-        progressive: weight of a second loss in training, of the state after k further applications
+        progressive: whether training adds a second loss, of the state after k further applications
             that begin at the state after n, which is not differentiated; n + k is at most `depth`,
-            and both are random. 0 for none.
+            and both are random.
+        sequential: for the cells "diagonal" and "dense": compute their fixed point by one pass
+            through the sequence, a step for each place, as a recurrent network does. `depth` has no
+            meaning then.
 
     papers: Bansal et al. 2022, sec. 3.2 (recall and progressive loss).
     """
@@ -172,10 +180,21 @@ class FixedDepthConfig(PlacesConfig, ExplicitConfig):
     test_depth: int | None = None
     tied: bool = True
     progressive: bool = False
+    sequential: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fields(self, "(0, inf)", "depth")
+        check_fields(self, "[1, inf)", "depth", "test_depth")
+        if self.sequential and self.cell not in ("diagonal", "dense"):
+            raise ValueError(
+                f"sequential is true and cell is {self.cell}: choose diagonal or dense, the cells "
+                "that have an explicit form"
+            )
+        if self.sequential and (not self.tied or self.test_depth or self.progressive):
+            raise ValueError(
+                "sequential is true: one pass through the sequence has no depth: leave out tied, "
+                "test_depth and progressive"
+            )
         if not self.tied and (self.test_depth or self.progressive):
             raise ValueError(
                 "tied is false: a network with weights for each of its applications has no others "
@@ -188,7 +207,10 @@ class FixedDepthConfig(PlacesConfig, ExplicitConfig):
 
 
 class FixedDepthReasoner(Model):
-    """z_(i+1) = cell_i(z_i; encoder(x)), z_0 = 0, and an answer read from the last of them."""
+    """z_(i+1) = cell_i(z_i; encoder(x)), z_0 = 0, and an answer read from the last of them.
+
+    If `sequential`, the answer is read from the fixed point of the one cell instead.
+    """
 
     def __init__(self, config: FixedDepthConfig) -> None:
         super().__init__()
@@ -204,8 +226,11 @@ class FixedDepthReasoner(Model):
         """Return logits `(batch, classes, *space)` of instances `(batch, channels, *space)`."""
         self.refuse_carry(carry)
         u, config = self.encoder(x), self.config
-        depth = config.depth if self.training else config.test_depth or config.depth
-        z = self._iterate(u, u.new_zeros(len(u), config.width, *u.shape[2:]), depth)
+        if config.sequential:
+            z = self.cells[0].run(u)
+        else:
+            depth = config.depth if self.training else config.test_depth or config.depth
+            z = self._iterate(u, u.new_zeros(len(u), config.width, *u.shape[2:]), depth)
         auxiliary = ()
         if self.training and config.progressive:
             auxiliary = (read_places(self.head, self._iterate_later(u)),)

@@ -39,7 +39,8 @@ class ReasoningConfig(TaskConfig):
     """Instances that are generated from a seed, small ones to learn from and larger ones beside.
 
     No instance of the splits "valid" and "test" occurs in training, in any step with any seed:
-    those of the training size are divided by a hash.
+    those of the training size are divided by a hash. Only of strings of which there are fewer than
+    1,000 is none held out.
 
     Args:
         size: of an instance in training, and of the splits "valid" and "test".
