@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import shutil
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from equilibria.run.cli.main import main
 from equilibria.run.depth import DepthReport, choose_depths, measure_depth
 from equilibria.run.evaluation import accelerator
 from equilibria.run.models import EquilibriumModel
+from equilibria.run.report.depth import panels
 from equilibria.run.tasks.base import right
 
 LENGTH = 12
@@ -151,6 +153,44 @@ def test_depth_may_make_answers_worse() -> None:
     assert found.describe(ACCURACY).startswith("the model loses 100 points by its depth")
 
 
+@pytest.mark.parametrize("figure", [0.0, 0.004])
+def test_a_model_that_solves_nothing_has_no_depth_to_judge(figure: float) -> None:
+    found = measure(ChainModel(max_evals=2), [5] * 4)
+    assert (found.figure, found.at) == (0.0, {1: 0.0, 2: 0.0})
+    found = replace(found, at={1: 0.0, 2: figure})
+    assert found.describe(ACCURACY) == (
+        f"the model solves next to nothing ({100 * figure:.2f} % at best, 0.00 % at the end of the "
+        "solves): train it further before judging its depth"
+    )
+    # Of a figure without a unit, as of one that is to be small, nothing is known but 0.
+    plain = Metric(name="score", higher_is_better=True)
+    assert found.describe(plain).startswith("the model solves next") is (figure == 0)
+    assert "next to nothing" not in found.describe(Metric(name="loss"))
+
+
+def test_a_sample_alone_has_no_other_to_start_from() -> None:
+    alone = measure(ChainModel(), [3] * 5, batch_size=1)
+    assert [*alone.starts] == ["zeros", "noise"]
+    some = measure(ChainModel(sticky=True), [3] * 5, batch_size=2)  # the last is alone
+    signs = Samples([3] * 5).signs[:4].tolist()
+    alike = sum(signs[k] == signs[k ^ 1] for k in range(4)) / 4
+    assert some.samples == 5 and some.starts[depth.OTHER].figure == alike
+
+
+def test_noise_does_not_depend_on_the_size_of_a_batch() -> None:
+    """And each batch is solved once, and once from each start."""
+    solves: list[int] = []
+    found = []
+    for size in (8, 4):
+        model = ChainModel(sticky=True)
+        model.deq.register_forward_hook(lambda *_: solves.append(1))
+        found.append(measure(model, [3] * 8, batch_size=size).starts["noise"])
+    assert found[0].same == found[1].same and 0 < found[0].same < 1
+    assert len(solves) == 4 + 2 * 4
+    changed = [measure(ChainModel(sticky=True), [3] * 8, seed=k).starts["noise"] for k in range(6)]
+    assert len({each.same for each in changed}) > 1
+
+
 def test_answers_that_depend_on_the_start_are_found() -> None:
     model, ways = ChainModel(sticky=True), [3] * 20
     found = measure(model, ways)
@@ -174,6 +214,12 @@ def test_solves_that_are_cut_off_are_counted() -> None:
     found = measure(ChainModel(max_evals=5), [2, 10] * 4)
     assert (found.converged, found.figure) == (0.5, 0.5)
     assert max(found.evals) == max(found.at) == 5
+    # Both are of the samples that are right, and their curves end at the share of these.
+    assert (found.right_after, found.right_evals) == ([2] * 4, [3] * 4)
+    stored = found.json(ACCURACY)
+    curves = panels([stored], ACCURACY)[-1].series
+    assert [max(each.x) for each in curves] == [0.5, 0.5]
+    assert [each.y for each in curves] == [[2] * 4, [3] * 4]
 
 
 def test_the_model_is_left_as_it_was() -> None:
@@ -238,15 +284,19 @@ def test_the_command_prints_a_sentence_and_stores_what_the_page_shows(measured) 
 
 
 @needs("reasoning")
+@pytest.mark.usefixtures("drawn_once")
 def test_options_choose_splits_and_evaluations(measured, tmp_path, prints) -> None:
     folder = shutil.copytree(measured[0], tmp_path / "run")
     words = ("--splits", "valid", "--samples", 8, "--max-evals", 3, "--solver", "picard", "--quiet")
     assert prints("depth", folder, *words).strip() == str(folder / "depth.json")
     stored = json.loads((folder / "depth.json").read_text())
     (only,) = stored["splits"]
-    assert stored["solver"] == "Picard"
+    assert (stored["solver"], stored["max_evals"]) == ("Picard", 3)
     assert (only["split"], only["samples"]) == ("valid", 8)
     assert [*only["at"]] == ["1", "2", "3"] and max(only["evals"]) == 3
+    assert main(["report", str(folder), "--no-doctor", "--no-gallery", "--quiet"]) == 0
+    page = (folder / "report.html").read_text()
+    assert "Solved by Picard. A solve took at most 3 evaluations." in page
 
 
 @needs("reasoning")
@@ -260,7 +310,7 @@ def test_the_page_of_the_run_shows_it_until_it_is_trained_on(measured) -> None:
     stored = json.loads(content)
     assert "<h2>Use of depth</h2>" in page
     assert all(each["sentence"] in page for each in stored["splits"])
-    assert "What further evaluations are worth" in page and "Right for good, and settled" in page
+    assert "What further evaluations are worth" in page and "Right for good, and solved" in page
     assert "<td>stopped after 2</td>" in page and "<td>from noise</td>" in page
     (folder / "depth.json").write_text(json.dumps({**stored, "weights": "of others"}))
     assert main(words) == 0

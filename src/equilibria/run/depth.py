@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from accelerate import Accelerator
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from equilibria import draws
 from equilibria.metric import Metric
 from equilibria.nn.using import in_eval_mode
 from equilibria.run.evaluation import loss_of, sums_of
@@ -29,6 +30,12 @@ LACKING = 0.01
 
 FEW = 2
 """Evaluations that an answer may need without its model's depth being of use."""
+
+NOTHING = 1.0
+"""Best figure in % below which a model solves next to nothing, whatever its depth."""
+
+OTHER = "another sample's solution"
+"""The kind of start that a batch of one sample does not have."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,7 @@ class DepthReport:
         starts: of solves that begin elsewhere, by kind of start.
         right_after: of each sample whose answer is right at the end, the evaluations after which it
             stays right; empty where the task does not judge answers one by one.
+        right_evals: of the same samples, the evaluations of their solves.
         difficulty: of each sample; empty where the task does not measure it.
     """
 
@@ -74,6 +82,7 @@ class DepthReport:
     converged: float
     starts: dict[str, StartFigures]
     right_after: list[int]
+    right_evals: list[int]
     difficulty: list[float]
 
     @property
@@ -99,6 +108,13 @@ class DepthReport:
     def describe(self, metric: Metric) -> str:
         """Say in one sentence whether the model uses its depth."""
         end = metric.format(self.figure)
+        best = max(self.figure, *self.at.values())
+        floor = NOTHING / metric.scale if metric.unit.strip() == "%" else 0.0
+        if metric.higher_is_better and (best < floor or best == 0):
+            return (
+                f"the model solves next to nothing ({metric.format(best)} at best, {end} at the "
+                "end of the solves): train it further before judging its depth"
+            )
         if self.enough <= FEW:
             word = "evaluation is" if self.enough == 1 else "evaluations are"
             return (
@@ -139,12 +155,14 @@ def measure_depth(
     """Return what a model's answers owe to its depth; the model is in evaluation mode meanwhile.
 
     Answers are read from the iterate, whatever its residual, after 1, 2, 3, 4, 6, 8, 12, ...
-    evaluations. Then the solves begin anew: from zeros, from normal noise with the mean square of
-    the solution, and from the solution of another sample. Where all of these lead to one answer it
-    belongs to the instance, and not to the path.
+    evaluations. Then the solves start again: from zeros, from normal noise with the mean square of
+    the solution, and from the solution of another sample of the batch; this one is left out for
+    batches of one sample. If all of these lead to one answer, it belongs to the instance, and not
+    to the path.
 
     Args:
-        model: the model itself, on the accelerator's device.
+        model: the model itself, on the accelerator's device; the samples of its layer are solved
+            one by one.
         task: gives data and figures.
         accelerator: gives device and precision.
         split: one of the task's.
@@ -152,50 +170,58 @@ def measure_depth(
         batch_size: samples a batch.
         seed: of the noise.
     """
-    metric = task.primary
+    metric, solver = task.primary, model.deq.eval_solver or model.deq.solver
+    depths = choose_depths(solver.max_evals)
     tallies: dict[int | str, Tally] = defaultdict(Tally)
     solves: dict[str, list[Tensor]] = defaultdict(list)
-    evals, status, right_after, difficulty = list[int](), list[int](), list[int](), list[float]()
+    evals, status, difficulty = list[int](), list[int](), list[float]()
+    right_after, right_evals = list[int](), list[int]()
 
-    def batches() -> Iterator[Batch]:
-        parts = task.batches(split, min(batch_size, samples))
-        for batch in itertools.islice(parts, max(1, samples // batch_size)):
-            yield to_device(batch, accelerator.device)
-
-    def judge(key: int | str, batch: Batch, prediction: Prediction) -> Tensor | None:
+    def judge(batch: Batch, prediction: Prediction) -> tuple[dict[str, Tensor], Tensor | None]:
         loss = loss_of(model, task, prediction, batch.targets, accelerator)
-        tallies[key].add(sums_of(model, task, prediction, batch.targets, loss))
-        return task.judge(prediction.output, batch.targets)
+        sums = sums_of(model, task, prediction, batch.targets, loss)
+        return sums, task.judge(prediction.output, batch.targets)
 
     with in_eval_mode(model), accelerator.autocast():
-        for batch in batches():
-            solution = model(batch.inputs).solution
-            evals += solution.stats.evals.tolist()
-            status += solution.status.tolist()
-        depths = choose_depths(max(evals))
-        generator = torch.Generator().manual_seed(seed)
-        for batch in batches():
+        parts = task.batches(split, min(batch_size, samples))
+        for part in itertools.islice(parts, max(1, samples // batch_size)):
+            batch = to_device(part, accelerator.device)
             final = model(batch.inputs, states=depths)
-            early = [model.answer(state, batch.inputs) for state in final.solution.states]
-            rights = [
-                judge(depth, batch, final._replace(output=output))
-                for depth, output in zip(depths, early, strict=True)
-            ]
             ends = final.solution.stats.evals.tolist()
-            right_after += _find_settled(depths, ends, [*rights, judge("end", batch, final)])
+            sums, right = judge(batch, final)
+            tallies["end"].add(sums)
+            rights: list[Any] = []
+            for depth, state in zip(depths, final.solution.states, strict=True):
+                judged = sums, right  # no later state is another
+                if depth <= max(ends):
+                    output = model.answer(state, batch.inputs)
+                    judged = judge(batch, final._replace(output=output))
+                tallies[depth].add(judged[0])
+                rights.append(judged[1])
+            if right is not None:
+                right_after += _find_settled(depths, ends, [*rights, right])
+                right_evals += itertools.compress(ends, right.tolist())
             if (hard := task.measure_difficulty(batch)) is not None:
                 difficulty += hard.tolist()
-            for kind, start in _make_starts(final.solution.value, generator).items():
+            rows = slice(len(evals), len(evals) + len(ends))
+            with draws.key_rows(f"depth {seed}", rows):
+                starts = _make_starts(final.solution.value, len(ends))
+            evals += ends
+            status += final.solution.status.tolist()
+            for kind, start in starts.items():
                 other = model(batch.inputs, z0=start)
-                judge(kind, batch, other)
+                tallies[kind].add(judge(batch, other)[0])
                 solves[kind].append(_compare(final, other))
     figures = {key: task.figures(each.sums, split)[metric.name] for key, each in tallies.items()}
+    most = max(evals)
+    # From the evaluation on at which the last of them ended, all states are the solutions.
+    last = next((depth for depth in depths if depth >= most), "end")
     return DepthReport(
         split=split,
         samples=len(evals),
         metric=metric.name,
         figure=figures["end"],
-        at={depth: figures[depth] for depth in depths},
+        at={depth: figures[depth] for depth in depths if depth < most} | {most: figures[last]},
         evals=evals,
         converged=status.count(Status.CONVERGED) / len(status),
         starts={
@@ -203,6 +229,7 @@ def measure_depth(
             for kind, rows in solves.items()
         },
         right_after=right_after,
+        right_evals=right_evals,
         difficulty=difficulty,
     )
 
@@ -213,19 +240,11 @@ def choose_depths(most: int) -> tuple[int, ...]:
     return (*itertools.takewhile(lambda each: each < most, ladder), most)
 
 
-def _make_starts(z: Any, generator: torch.Generator) -> dict[str, Any]:
+def _make_starts(z: Any, samples: int) -> dict[str, Any]:
     """Starts like the solutions `z`, by what they are."""
-
-    def noise(leaf: Tensor) -> Tensor:
-        size = leaf.square().flatten(1).mean(1).sqrt().view(-1, *[1] * (leaf.ndim - 1))
-        drawn = torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype)
-        return size * drawn.to(leaf.device)
-
-    kinds: dict[str, Callable[[Tensor], Tensor]] = {
-        "zeros": torch.zeros_like,
-        "noise": noise,
-        "another sample's solution": lambda leaf: leaf.roll(1, 0),
-    }
+    kinds = {"zeros": torch.zeros_like, "noise": draws.noise_like}
+    if samples > 1:
+        kinds[OTHER] = lambda leaf: leaf.roll(1, 0)
     return {kind: pytree.tree_map(make, z) for kind, make in kinds.items()}
 
 
@@ -239,14 +258,11 @@ def _compare(one: Prediction, other: Prediction) -> Tensor:
 
 
 def _find_settled(
-    depths: Sequence[int], ends: Sequence[int], rights: Sequence[Tensor | None]
+    depths: Sequence[int], ends: Sequence[int], rights: Sequence[Tensor]
 ) -> list[int]:
     """The first of the depths after which each answer that ends right is right, and stays so; no
     later than where its solve ends."""
-    known = [each for each in rights if each is not None]
-    if not known:
-        return []
-    *early, end = torch.stack(known).cpu()
+    *early, end = torch.stack([*rights]).cpu()
     lasting = torch.stack(early).flip(0).cumprod(0).sum(0)  # the last so many depths are right
     places = len(depths) - lasting
     return [

@@ -147,6 +147,7 @@ class SplitDepth(TypedDict):
     converged: float
     starts: dict[str, _Solved]
     right_after: list[int]
+    right_evals: list[int]
     difficulty: list[float]
     correlation: float | None
     sentence: str
@@ -158,6 +159,7 @@ class Depths(OfWeights):
     metric: _Metric
     splits: list[SplitDepth]
     solver: NotRequired[str]
+    max_evals: NotRequired[int]
 
 
 class Adjoints(OfWeights):

@@ -58,6 +58,22 @@ def run_of(folder, tree):
 
 
 @pytest.mark.usefixtures("unsaved")
+@pytest.mark.filterwarnings("ignore::equilibria.solve.SolveWarning")
+def test_the_use_of_depth_is_not_measured_of_nodes(tmp_path, capsys):
+    """They are solved together, and none is a sample that could begin elsewhere or be harder."""
+    two_rings(tmp_path / "rings.npz")
+    tree = recipe(
+        {"name": "node_classification", "data": str(tmp_path / "rings.npz")},
+        model={"name": "ignn", "hidden": [4]},
+        epochs=1,
+        epoch_steps=1,
+    )
+    run = run_of(tmp_path, tree)
+    assert main(["depth", str(run)]) == 1
+    assert "solves the rows of a graph as one sample" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("unsaved")
 def test_all_commands_on_the_nodes_of_a_graph(tiny, tmp_path, capsys):
     two_rings(tmp_path / "rings.npz")
     tree = recipe({"name": "node_classification", "data": None, "normalize": False})

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 from rich.console import Console
@@ -24,7 +25,7 @@ from equilibria.run.cli.options import add_solver, solve_by
 from equilibria.run.cli.output import Output, say
 from equilibria.run.cli.parser import Parser, UserError, check_least
 from equilibria.run.cli.status import DONE
-from equilibria.run.depth import DepthReport, measure_depth
+from equilibria.run.depth import OTHER, DepthReport, measure_depth
 from equilibria.run.models import EquilibriumModel
 from equilibria.run.report.depth import END, panels, solves
 from equilibria.run.report.svg import picture
@@ -63,15 +64,22 @@ def main(argv: Sequence[str]) -> int:
             f"{loaded.folder} is a run of {type(loaded.recipe.model).__name__} on {task.source}: "
             "depth is measured of networks that solve for one equilibrium a sample"
         )
+    if model.deq.coupled:
+        raise UserError(
+            f"{loaded.folder} is a run of {type(loaded.recipe.model).__name__}, which solves the "
+            "rows of a graph as one sample: depth is measured of networks whose samples are "
+            "solved one by one, such as those of `equilibria train parity`"
+        )
     splits = arguments.splits or [each for each in task.splits if each.startswith("test")]
     if unknown := [each for each in splits if each not in task.splits]:
         raise UserError(f"--splits must be of {', '.join(task.splits)}; got {unknown[0]}")
-    changed = solve_by(arguments.solver, loaded)
+    changed: dict[str, Any] = {**solve_by(arguments.solver, loaded)}
     accelerator = evaluation.accelerator(loaded.recipe.precision, arguments.device)
     model = model.to(accelerator.device).eval()
     if arguments.max_evals is not None:
         usual = model.deq.eval_solver or model.deq.solver
         model.deq.eval_solver = replace(usual, max_evals=arguments.max_evals)
+        changed["max_evals"] = arguments.max_evals
     console = Output(quiet=arguments.quiet)
     waiting = Output(stderr=True, quiet=arguments.quiet)
     reports: list[DepthReport] = []
@@ -99,11 +107,14 @@ def show(report: DepthReport, metric: Metric, console: Console) -> None:
         table.add_row(*row, style="bold" if row[0] == END else None)
     console.print(table)
     if report.right_after:
-        after = sorted(report.right_after)[len(report.right_after) // 2]
-        settled = sorted(report.evals)[len(report.evals) // 2]
+        after, end = map(median_low, (report.right_after, report.right_evals))
         say(
-            console, f"Right for good after {after} evaluations, settled after {settled} (medians)."
+            console,
+            f"Right for good after {after} evaluations, at the end of the solve after {end} "
+            "(medians of the answers that are right).",
         )
+    if OTHER not in report.starts:
+        say(console, f"Batches of one sample: no solve starts from {OTHER}.")
     if report.correlation is not None:
         words = f"Rank correlation of evaluations and difficulty: {report.correlation:.2f}."
         say(console, words)

@@ -19,7 +19,7 @@ END = "to its end"
 
 EARLY = "What further evaluations are worth"
 HARD = "What hard instances take"
-SETTLED = "Right for good, and settled"
+SETTLED = "Right for good, and solved"
 
 NOTES = {
     EARLY: "Answers are read from the iterate, whatever its residual. In the table, solves also "
@@ -27,7 +27,8 @@ NOTES = {
     "within 1 % of that from the usual start.",
     HARD: "If the network uses its depth as an algorithm does, harder instances take longer.",
     SETTLED: "A solve goes on after its answer is right: the lower curve of a split shows the "
-    "evaluations that its answers needed, the upper one those until the solves ended.",
+    "evaluations that its answers needed, the upper one those until their solves ended. Both are "
+    "of the answers that are right, and end at their share of the samples.",
 }
 """What to look for in each panel, by its title."""
 
@@ -85,11 +86,15 @@ def panels(reports: Sequence[SplitDepth], metric: Metric) -> list[Panel]:
                 y="evaluations",
                 log_y=True,
                 series=[
-                    Series(label=f"{each['split']}, {name}", x=_shares(values), y=sorted(values))
+                    Series(
+                        label=f"{each['split']}, {name}",
+                        x=[(place + 1) / each["samples"] for place in range(len(values))],
+                        y=sorted(values),
+                    )
                     for each in settled
                     for name, values in (
                         ("right for good", each["right_after"]),
-                        ("settled", each["evals"]),
+                        ("solved", each["right_evals"]),
                     )
                 ],
             )
@@ -133,7 +138,3 @@ def _list_solves(report: SplitDepth) -> Iterator[dict[str, Any]]:
 
 def _share(row: Mapping[str, Any], column: str) -> str:
     return percent(row[column]) if column in row else UNKNOWN
-
-
-def _shares(values: Sequence[int]) -> list[float]:
-    return [(place + 1) / len(values) for place in range(len(values))]

@@ -11,6 +11,7 @@ from equilibria.run.report import depth, gradients, plots, reading
 from equilibria.run.report.reading import Run, number
 from equilibria.run.report.svg import Drawing, inline
 from equilibria.run.report.words import TextTable, decimal, figure, keep_known, mib
+from equilibria.words import plural
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,8 @@ def _build_depth(runs: Sequence[Run]) -> list[Section]:
     metric, splits = Metric.of(found["metric"]), found["splits"]
     panels = depth.panels(splits, metric)
     by = f"Solved by {found['solver']}. " if "solver" in found else ""
+    if "max_evals" in found:
+        by += f"A solve took at most {plural(found['max_evals'], 'evaluation')}. "
     said = "; ".join(f"{each['split']}: {each['sentence']}" for each in splits)
     return [
         Section(
