@@ -2,21 +2,25 @@
 
 The cell sees three places, so an answer at place n takes about n evaluations, whoever computes it:
 a network of fixed depth answers by chance beyond its reach. 1,000 new strings of each length. Tied
-networks are iterated as long as suits them best, chosen on these strings. An LSTM needs no depth
-for this: it goes through the string. Training as in the recipe, the others for as many steps.
+networks are iterated as long as suits them best, up to the limit of the equilibrium network. That
+is chosen on half of the strings and reported on the other. An LSTM needs no depth for this: it goes
+through the string. Training as in the recipe, the others for at least as many steps and at least as
+many evaluations of the cell.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
 from equilibria.run.studies.study import Context, Measure, Point, Scale, Study
-from equilibria.run.studies.views import Pivot, spread
+from equilibria.run.studies.views import Pivot, mean, spread
+from equilibria.zoo.reasoning.data.words import bound_parities
 from papers.reasoning.common import (
     EQUILIBRIUM,
     NETWORKS,
     TIED,
     by_size,
     depth_views,
+    iterate,
     measure_adaptive,
     measure_iterated,
     measure_path,
@@ -32,13 +36,30 @@ LENGTHS = (16, 32, 64, 128, 256, 512)
 def measures(network: str) -> list[Measure]:
     """Return what is measured of a network."""
     if network == EQUILIBRIUM:
-        return [measure_sizes, measure_solvers, measure_long, measure_adaptive]
-    return [measure_iterated if network in TIED else measure_sizes]
+        return [measure_sizes, measure_solvers, measure_long, measure_adaptive, measure_reach]
+    return [measure_iterated, measure_reach] if network in TIED else [measure_sizes]
 
 
 def measure_long(context: Context) -> Iterable[dict[str, Any]]:
     """What the answers on strings of 128 bits owe to depth."""
     return measure_path(context, "test-128")
+
+
+def measure_reach(context: Context) -> Iterable[dict[str, Any]]:
+    """One row for each number `stop` of plain evaluations on strings of 128 bits: `places`, the
+    share that is right, and `bound`, the largest that is possible, and three standard errors."""
+    run, bits = context.run, 128
+    batch = run.task.sample(f"test-{bits}", 1000)
+    stops = [2**k for k in range(8)]
+    for stop, answer in zip(stops, iterate(run.load().model, batch.inputs, stops), strict=True):
+        bound = bound_parities(stop, bits)
+        yield {
+            "of": "reach",
+            "size": bits,
+            "stop": stop,
+            "places": float((answer.argmax(1) == batch.targets).double().mean()),
+            "bound": bound + 3 * (1 - bound) / len(batch.targets) ** 0.5,
+        }
 
 
 def points(scale: Scale) -> list[Point]:
@@ -65,6 +86,13 @@ STUDY = Study(
                 "converged, %": spread("settled", 100),
                 "evaluations": spread("evals_here"),
             },
+        ),
+        Pivot(
+            title="Right places of 128 after plain evaluations, and the bound for any such cell",
+            index={"stop": "evaluations", "network": "network"},
+            each="stop",
+            where={"of": "reach"},
+            values={"right, %": spread("places", 100), "at most, %": mean("bound", 100)},
         ),
         *depth_views("strings of 128 bits"),
     ],

@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from equilibria.run.data.dataset import Split
 from equilibria.run.data.storage import DataError
 from equilibria.zoo.reasoning.data import mazes, sudoku, words
 from equilibria.zoo.reasoning.data.drawing import part_of
+from equilibria.zoo.reasoning.model.reasoner import ReasonerConfig
 from equilibria.zoo.reasoning.task.reasoning import (
     GroupWords,
     Mazes,
@@ -32,6 +34,42 @@ def test_a_parity_is_that_of_all_bits_up_to_its_place() -> None:
     assert set(drawn.inputs.unique().tolist()) == {-1.0, 1.0}
     for place in (0, 1, 7, 32):
         assert torch.equal(drawn.targets[:, place], bits[:, : place + 1].sum(1) % 2)
+
+
+def share_right(cell, head, drawn: Split, evals: int) -> float:
+    """Of the places, after some evaluations of a cell that begin at 0."""
+    with torch.no_grad():
+        z = torch.zeros(len(drawn), 32, drawn.targets.shape[1])
+        for _ in range(evals):
+            z = cell(z, drawn.inputs)
+        return float((head(z).argmax(1) == drawn.targets).double().mean())
+
+
+def multiply_what_is_near(z: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    """The product of all signs that have come to a place, one place farther an evaluation."""
+    before = functional.pad(z[:, :1], (1, -1), value=1.0)
+    first = functional.pad(u, (1, -1), value=-1.0)  # at z = 0 there is none: that of the input
+    return torch.where(before == 0, first * u, -before * u).expand_as(z)
+
+
+def read_sign(z: torch.Tensor) -> torch.Tensor:
+    return torch.stack((z[:, 0], -z[:, 0]), 1)
+
+
+@pytest.mark.parametrize("evals", [1, 2, 3, 5, 8, 13, 21, 39, 60])
+@pytest.mark.parametrize("cell", ["untrained", "constructed"])
+def test_k_evaluations_answer_k_plus_1_places_and_the_rest_by_chance(cell: str, evals: int) -> None:
+    count, bits = 2000, 40
+    drawn = words.draw_parities(count, bits, seed="bound")
+    bound = words.bound_parities(evals, bits)
+    error = (1 - bound) / count**0.5  # of strings, whose places beyond k + 1 may err together
+    if cell == "constructed":
+        found = share_right(multiply_what_is_near, read_sign, drawn, evals)
+        assert abs(found - bound) <= 3 * error
+        return
+    torch.manual_seed(evals)
+    model = ReasonerConfig(shape=(1, bits), classes=2).build()
+    assert share_right(model.deq.cell, model.readout, drawn, evals) <= bound + 3 * error
 
 
 @pytest.mark.parametrize(("group", "order"), [("S3", 6), ("S5", 120), ("A5", 60), ("Z60", 60)])

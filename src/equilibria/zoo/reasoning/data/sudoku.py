@@ -4,7 +4,8 @@ A grid has n rows and n columns of n digits in boxes of `rows` by `columns`, n =
 Grids that differ by a symmetry (relabeled digits, rows exchanged within a band, bands, columns
 within a stack, stacks; rows with columns where boxes are square) are one grid in disguise, so that
 whole classes of them are held out for the test. Of 4 digits there are two classes, of which one is
-held out: what is tested there is new puzzles more than new grids. Of 6 digits there are 49.
+held out: what is tested there is new puzzles more than new grids. Of 6 digits there are 49 classes,
+of which 16 are held out, with 22 % of the grids.
 """
 
 from __future__ import annotations

@@ -43,6 +43,22 @@ def draw_parities(count: int, bits: int, *, seed: int | str, part: str | None = 
     return Split((2.0 * drawn - 1.0)[:, None], drawn.cumsum(1) % 2)
 
 
+def bound_parities(evals: int, bits: int) -> float:
+    """Return the largest share of right places that k evaluations of a local cell can expect.
+
+    An evaluation of the cell moves information by one place. After k of them, from a state that
+    does not depend on the input, place i depends on bits i - k to i + k. From place k + 2 on, the
+    first bit is not among them: the answer is right with probability 1/2, whatever the weights. So
+    at most (k + 1) / n of n places are better than chance.
+
+    Args:
+        evals: k.
+        bits: n.
+    """
+    known = min(1.0, (evals + 1) / bits)
+    return known + (1 - known) / 2
+
+
 def draw_words(
     group: str, count: int, length: int, *, seed: int | str, part: str | None = None
 ) -> Split:
