@@ -357,3 +357,6 @@ def test_one_file_for_training_and_test_is_refused(tmp_path: Path) -> None:
     write_puzzles(files["test_file"], range(4, 5))
     with pytest.raises(DataError, match="holds one puzzle"):
         replace(config).load()
+    files["train_file"].unlink()
+    with pytest.raises(DataError, match=r"train\.csv cannot be read"):
+        replace(config).load()

@@ -227,7 +227,8 @@ class FixedDepthReasoner(Model):
         self.refuse_carry(carry)
         u, config = self.encoder(x), self.config
         if config.sequential:
-            z = self.cells[0].run(u)
+            cell: Any = self.cells[0]
+            z = cell.run(u)
         else:
             depth = config.depth if self.training else config.test_depth or config.depth
             z = self._iterate(u, u.new_zeros(len(u), config.width, *u.shape[2:]), depth)

@@ -17,7 +17,7 @@ from typing_extensions import override
 from equilibria.checks import check_fields
 from equilibria.metric import ACCURACY, mean
 from equilibria.run.data.dataset import Split, digest
-from equilibria.run.data.storage import DataError
+from equilibria.run.data.storage import DataError, read_errors
 from equilibria.run.models import ClassifierConfig, Model, ModelConfig
 from equilibria.run.tasks.base import SampleTask, TaskConfig, right
 from equilibria.run.tasks.feed import WHOLE, Batch, Feed, Part
@@ -280,11 +280,13 @@ class Sudoku(ReasoningConfig):
         return self.draw(self.puzzles, "train", self.size)
 
     @functools.cached_property
-    def _read(self) -> Split:
+    def _unseen(self) -> Split:
         """The puzzles of `test_file`."""
         assert self.train_file is not None and self.test_file is not None
         found = sudoku.read_puzzles(Path(self.test_file))
-        if len(self.pool) and filecmp.cmp(self.train_file, self.test_file, shallow=False):
+        with read_errors(self.train_file):
+            same = filecmp.cmp(self.train_file, self.test_file, shallow=False)
+        if same:
             raise DataError(
                 f"train_file {self.train_file} and test_file {self.test_file} have the same "
                 "content: puzzles to evaluate on must not be those to learn from"
@@ -301,9 +303,9 @@ class Sudoku(ReasoningConfig):
     @override
     def make(self, count: int, size: int, *, seed: str, part: str | None) -> Split:
         if self.test_file is not None:
-            order = generator_of(f"test_file {self.data_seed}").permutation(len(self._read))
+            order = generator_of(f"test_file {self.data_seed}").permutation(len(self._unseen))
             half = order[::2] if part == "valid" else order[1::2]
-            return self._read.select(torch.from_numpy(half[:count]))
+            return self._unseen.select(torch.from_numpy(half[:count]))
         held_out = part != "train"
         return sudoku.draw_puzzles(size, count, seed=seed, clues=self.clues, held_out=held_out)
 
