@@ -29,7 +29,8 @@ class RandomPath:
     and the loss is that of z_(n + steps), whatever the residuals are. A network that answers right
     wherever it is cut off, and wherever it began, has an equilibrium that is the answer: it is
     path-independent, and goes on to solve instances that need more evaluations than it was ever
-    trained with. Evaluation solves by the recipe's solver.
+    trained with. Evaluation solves by the recipe's solver. No tolerance is asked of the training
+    steps: the log shows MAX_EVALS for them.
 
     Args:
         budget: the fewest and the most evaluations without a gradient.
