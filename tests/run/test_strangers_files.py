@@ -49,6 +49,7 @@ DEPTH = {
     "converged": 1.0,
     "starts": {"noise": StartFigures(figure=1.0, evals=4.0, converged=1.0, same=1.0)},
     "right_after": [1, 4],
+    "right_evals": [3, 4],
     "difficulty": [1.0, 2.0],
 }
 READ = {
