@@ -144,7 +144,11 @@ MISTAKES = {
     ],
 }
 SEEDS = ("train digits --seeds", "generate r --seed", "doctor r --seed", "distil r --seed")
-DEVICES = ("train digits", "initialise digits", "evaluate RUN", "doctor RUN", "memory RUN")
+# Some before they have looked for a run.
+DEVICES = (
+    *("train digits", "initialise digits", "evaluate RUN"),
+    *("doctor nowhere", "memory nowhere", "gradients nowhere"),
+)
 MISTAKES[""] += [
     (f"{words} {seed}", f"{words.split()[-1]} must be between 0 and 4,294,967,295; got {seed}")
     for words in SEEDS
