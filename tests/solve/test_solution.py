@@ -96,7 +96,7 @@ def test_the_penalty_says_that_it_needs_the_graph() -> None:
 
 
 def test_what_is_shown_is_public() -> None:
-    public = ["value", "status", "stats", "states", "aux"]
+    public = ["value", "status", "stats", "states", "aux", "starts"]
     assert list(inspect.signature(eq.Solution).parameters) == public
     assert "_record" not in repr(solved())
 
