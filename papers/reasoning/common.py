@@ -7,7 +7,7 @@ import itertools
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from equilibria.run.depth import measure_depth
 from equilibria.run.path import RandomPath
 from equilibria.run.studies.measures.epochs import summary
 from equilibria.run.studies.results import Frame, select
-from equilibria.run.studies.study import Context, Point
+from equilibria.run.studies.study import Context, Measure, Point
 from equilibria.run.studies.training import Trained, Training
 from equilibria.run.studies.views import (
     Cell,
@@ -45,7 +45,6 @@ from equilibria.zoo.reasoning.model.reasoner import (
 from papers.measures.counterpart import with_model
 
 EQUILIBRIUM = "equilibrium"
-
 
 NETWORKS: Mapping[str, Mapping[str, Any] | None] = {
     EQUILIBRIUM: None,
@@ -76,7 +75,7 @@ def point(
     recipe: str,
     network: str,
     seed: int,
-    measures: Iterable[Callable[[Context], Any]],
+    measures: Iterable[Measure],
     minutes: float,
     options: Iterable[str] = (),
     **factors: Any,
@@ -85,7 +84,7 @@ def point(
 
     A network that is not the recipe's own takes at least as many steps, and at least as many
     evaluations of the cell: its epochs are multiplied by the ratio of `count_step`, where that is
-    above 1. The seconds of training are among the results.
+    above 1. An LSTM takes as many steps. The seconds of training are among the results.
     """
     own = _load(recipe, ("--seed", str(seed), *options))
     whole, reads = own, ()
@@ -100,13 +99,11 @@ def point(
 
 
 def _replace_network(own: Any, network: str) -> Any:
-    fields = NETWORKS[network]
-    if network == "LSTM":
-        model: Any = SequenceLSTMConfig(width=own.model.width)
-    else:
-        same = {name: getattr(own.model, name) for name in ("cell", "width", "hidden", "heads")}
-        model = FixedDepthConfig(**{**same, **(fields or {})})
-    other = with_model(own, model, network)
+    if network == "LSTM":  # it has no evaluations to count
+        return with_model(own, SequenceLSTMConfig(width=own.model.width), network)
+    same = {name: getattr(own.model, name) for name in ("cell", "width", "hidden", "heads")}
+    fields: Any = {**same, **(NETWORKS[network] or {})}
+    other = with_model(own, FixedDepthConfig(**fields), network)
     factor = max(1.0, count_step(own) / count_step(other))
     return replace(other, epochs=math.ceil(own.epochs * factor))
 
@@ -120,8 +117,6 @@ def count_step(recipe: Any) -> float:
     training has evaluations of both kinds. The width of a cell is not counted.
     """
     model = recipe.model
-    if isinstance(model, SequenceLSTMConfig):
-        return _LSTM
     if isinstance(model, FixedDepthConfig):
         skipped, followed = (model.depth - 1) / 2, 1 + (model.depth - 1) / 4
         return 3 * model.depth + model.progressive * (skipped + 3 * followed)
@@ -129,14 +124,16 @@ def count_step(recipe: Any) -> float:
     return sum(path.budget) / 2 + 3 * path.steps
 
 
-_LSTM = 3.0
-"""A training step of the LSTM takes about as long as 3 evaluations: it was measured at a tenth of a
-step of the equilibrium network, on words of 16 letters on one core."""
-
-
 @functools.cache
 def _load(name: str, words: tuple[str, ...]) -> Any:
     return recipes.load(name, list(words))
+
+
+def choose_measures(network: str, *own: Measure) -> list[Measure]:
+    """Return what is measured of a network; `own` of the equilibrium network alone."""
+    if network == EQUILIBRIUM:
+        return [measure_sizes, *own, measure_adaptive]
+    return [measure_iterated if network in TIED else measure_sizes]
 
 
 def list_splits(run: Trained) -> dict[str, int]:
@@ -277,7 +274,7 @@ def measure_path(context: Context, split: str = "test") -> Iterable[dict[str, An
     yield {
         "of": "depth",
         "size": size,
-        "gap": report.figure - report.at[2],
+        "gap": report.figure - report.at.get(2, report.figure),
         "correlation": report.correlation,
         "settled": report.converged,
         "evals_here": sum(report.evals) / len(report.evals),

@@ -9,31 +9,21 @@ long as suits them best, chosen on half of the mazes and reported on the other.
 from collections.abc import Iterable
 from typing import Any
 
-from equilibria.run.studies.study import Context, Measure, Point, Scale, Study
+from equilibria.run.studies.study import Context, Point, Scale, Study
 from papers.reasoning.common import (
     EQUILIBRIUM,
-    TIED,
     breadth_views,
     by_size,
+    choose_measures,
     depth_views,
-    measure_adaptive,
     measure_breadth,
-    measure_iterated,
     measure_path,
-    measure_sizes,
     point,
     size_chart,
 )
 
 SIZES = (9, 13, 17, 33)
 NETWORKS = (EQUILIBRIUM, "tied, 8 deep", "tied, 16 deep", "tied, progressive", "untied, 8 deep")
-
-
-def measures(network: str) -> list[Measure]:
-    """Return what is measured of a network."""
-    if network == EQUILIBRIUM:
-        return [measure_sizes, measure_larger, measure_breadth, measure_adaptive]
-    return [measure_iterated if network in TIED else measure_sizes]
 
 
 def measure_larger(context: Context) -> Iterable[dict[str, Any]]:
@@ -43,7 +33,9 @@ def measure_larger(context: Context) -> Iterable[dict[str, Any]]:
 
 def points(scale: Scale) -> list[Point]:
     return [
-        point("mazes", network, seed, measures(network), 12.0)
+        point(
+            "mazes", network, seed, choose_measures(network, measure_larger, measure_breadth), 12.0
+        )
         for network in NETWORKS
         for seed in range(3)
     ]

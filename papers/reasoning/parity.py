@@ -19,12 +19,10 @@ from papers.reasoning.common import (
     NETWORKS,
     TIED,
     by_size,
+    choose_measures,
     depth_views,
     iterate,
-    measure_adaptive,
-    measure_iterated,
     measure_path,
-    measure_sizes,
     measure_solvers,
     point,
     size_chart,
@@ -35,9 +33,8 @@ LENGTHS = (16, 32, 64, 128, 256, 512)
 
 def measures(network: str) -> list[Measure]:
     """Return what is measured of a network."""
-    if network == EQUILIBRIUM:
-        return [measure_sizes, measure_solvers, measure_long, measure_adaptive, measure_reach]
-    return [measure_iterated, measure_reach] if network in TIED else [measure_sizes]
+    found = choose_measures(network, measure_solvers, measure_long, measure_reach)
+    return [*found, measure_reach] if network in TIED else found
 
 
 def measure_long(context: Context) -> Iterable[dict[str, Any]]:

@@ -3,22 +3,19 @@
 A puzzle has one solution, and counts as solved where all of it is right. 1,000 puzzles. Of 6 digits
 16 of the 49 classes of grids are held out, of 4 digits one of two. Baselines are trained for at
 least as many steps, and at least as many evaluations of the cell. Tied ones are iterated as long as
-suits them best, chosen on half of the puzzles and reported on the other. Sudoku of 4 digits is easy
-enough for a fixed depth of 8: it shows the use of depth, not where fixed depth fails.
+suits them best, chosen on half of the puzzles and reported on the other. Sudoku of 4 digits stands
+beside it as the easy case, where a fixed depth of 8 may be enough.
 """
 
-from equilibria.run.studies.study import Measure, Point, Scale, Study
+from equilibria.run.studies.study import Point, Scale, Study
 from papers.reasoning.common import (
     EQUILIBRIUM,
-    TIED,
     breadth_views,
     by_size,
+    choose_measures,
     depth_views,
-    measure_adaptive,
     measure_breadth,
-    measure_iterated,
     measure_path,
-    measure_sizes,
     point,
 )
 
@@ -26,22 +23,30 @@ NETWORKS = (EQUILIBRIUM, "tied, 8 deep", "tied, 16 deep", "tied, progressive", "
 FOUR = ("--task.size", "4", "--task.clues", "4", "--task.puzzles", "500")
 
 
-def measures(network: str) -> list[Measure]:
-    """Return what is measured of a network."""
-    if network == EQUILIBRIUM:
-        return [measure_sizes, measure_path, measure_breadth, measure_adaptive]
-    return [measure_iterated if network in TIED else measure_sizes]
-
-
 def points(scale: Scale) -> list[Point]:
     return [
         *(
-            point("sudoku", network, seed, measures(network), 12.0, digits=6)
+            point(
+                "sudoku",
+                network,
+                seed,
+                choose_measures(network, measure_path, measure_breadth),
+                12.0,
+                digits=6,
+            )
             for network in NETWORKS
             for seed in range(3)
         ),
         *(
-            point("sudoku", network, 0, measures(network), 8.0, FOUR, digits=4)
+            point(
+                "sudoku",
+                network,
+                0,
+                choose_measures(network, measure_path, measure_breadth),
+                8.0,
+                FOUR,
+                digits=4,
+            )
             for network in (EQUILIBRIUM, "tied, 8 deep")
         ),
     ]

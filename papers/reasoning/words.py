@@ -10,14 +10,12 @@ words and reported on the other.
 from collections.abc import Iterable
 from typing import Any
 
-from equilibria.run.studies.study import Context, Measure, Point, Scale, Study
+from equilibria.run.studies.study import Context, Point, Scale, Study
 from papers.reasoning.common import (
     EQUILIBRIUM,
-    TIED,
     by_size,
+    choose_measures,
     depth_views,
-    measure_adaptive,
-    measure_iterated,
     measure_path,
     measure_sizes,
     point,
@@ -29,13 +27,6 @@ NETWORKS = (EQUILIBRIUM, "tied, 8 deep", "tied, progressive", "untied, 8 deep", 
 S5 = ("--task.group", "S5", "--task.larger", "[32, 64]", "--epochs", "30")
 
 
-def measures(network: str) -> list[Measure]:
-    """Return what is measured of a network."""
-    if network == EQUILIBRIUM:
-        return [measure_sizes, measure_long, measure_adaptive]
-    return [measure_iterated if network in TIED else measure_sizes]
-
-
 def measure_long(context: Context) -> Iterable[dict[str, Any]]:
     """What the answers on words of 64 letters owe to depth."""
     return measure_path(context, "test-64")
@@ -44,7 +35,9 @@ def measure_long(context: Context) -> Iterable[dict[str, Any]]:
 def points(scale: Scale) -> list[Point]:
     return [
         *(
-            point("words-s3", network, seed, measures(network), 8.0, group="S3")
+            point(
+                "words-s3", network, seed, choose_measures(network, measure_long), 8.0, group="S3"
+            )
             for network in NETWORKS
             for seed in range(3)
         ),

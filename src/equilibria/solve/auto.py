@@ -32,7 +32,7 @@ JUDGED = 6  # evaluations between two judgements of the acceleration
 LONG = 4  # judgements over which the progress is measured, both ends included
 SHORT, SHORT_FALL = 3, math.log(0.95)  # a fall by less over so many is no progress
 RETRIES = 1  # times that a sample goes on by the other means instead of stalling
-ALONE = 60  # evaluations in which one that has gone back to plain iteration is let alone
+ALONE = 60  # evaluations back at plain iteration, and a wait for a look, that leave it alone
 PATIENCE = 100  # evaluations that the progress may still need, where Newton steps are allowed
 
 
@@ -53,8 +53,8 @@ class Auto(Solver):
        evaluations, or by its fall over the last 18 would not reach its goal within the budget, or
        within 100 evaluations. It starts at the best iterate, and stays. Without it a sample of the
        first kind goes back to plain iteration. It looks again after 3, 6, 12, ... evaluations more:
-       in the first 60 at whether its residual has grown above that of the start, then as in 1. One
-       that would be called stalled goes on by the other means, once.
+       five times at whether its residual has grown above that of the start, then as in 1. One that
+       would be called stalled goes on by the other means, once, and not in the first 60.
 
     A signal that travels through a nearly nilpotent Jacobian leaves entries behind that have come
     to rest, or change ever less beside those that it has not reached: each evaluation some more. A

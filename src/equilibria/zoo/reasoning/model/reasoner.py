@@ -87,18 +87,7 @@ class PlacesConfig(ClassifierConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ReasonerConfig(PlacesConfig):
-    """The architecture of an equilibrium network that answers at every place.
-
-    Args:
-        shape: channels and size of an instance; null for those of the data. A cell without
-            attention takes instances of any size.
-        classes: answers at a place; null for those of the data.
-        cell: "convolution", for sequences and grids; "attention", for instances of one size;
-            "diagonal" or "dense", linear recurrences along a sequence.
-        width: features of a place.
-        hidden: features inside the cell; null for twice the width.
-        heads: of the attention.
-    """
+    """The architecture of an equilibrium network that answers at every place."""
 
     @override
     def build(self, **layer: Any) -> Reasoner:

@@ -122,9 +122,6 @@ class PrefixParity(ReasoningConfig):
     Args:
         size: bits of an instance in training, and of the splits "valid" and "test".
         larger: further lengths, each a split: "test-64" for 64.
-        test: instances of each split.
-        epoch: training instances that count as a pass over the data.
-        data_seed: of all instances.
     """
 
     size: int = 16
@@ -153,9 +150,6 @@ class GroupWords(ReasoningConfig):
         group: S3 or S5 (permutations), A5 (the even ones), Z60 (addition modulo 60).
         size: letters of an instance in training, and of the splits "valid" and "test".
         larger: further lengths, each a split: "test-64" for 64.
-        test: instances of each split.
-        epoch: training instances that count as a pass over the data.
-        data_seed: of all instances.
         begin: letters at the start of training.
         curriculum: steps over which they grow to `size`; 0 for `size` from the start.
     """
@@ -199,9 +193,6 @@ class Mazes(ReasoningConfig):
     Args:
         size: rows and columns of an instance in training, and of the splits "valid" and "test".
         larger: further sizes, each a split: "test-13" for 13.
-        test: instances of each split.
-        epoch: training instances that count as a pass over the data.
-        data_seed: of all instances.
         algorithm: how mazes are made: "depth_first", "wilson", or "mixed", one and the other.
     """
 
@@ -242,9 +233,6 @@ class Sudoku(ReasoningConfig):
     Args:
         size: digits: 4 or 6, generated; or 9, of `train_file`.
         larger: no other sizes: leave it empty.
-        test: instances of each split.
-        epoch: training instances that count as a pass over the data.
-        data_seed: of all instances.
         clues: digits given at least; a puzzle keeps more where it would have a second solution.
         puzzles: puzzles to learn from, of which symmetric copies are drawn in training.
         train_file: CSV file of puzzles of 9 digits to learn from, with columns question and answer,
