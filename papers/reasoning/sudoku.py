@@ -19,7 +19,7 @@ from papers.reasoning.common import (
     point,
 )
 
-NETWORKS = (EQUILIBRIUM, "tied, 8 deep", "tied, 16 deep", "tied, progressive", "untied, 8 deep")
+NETWORKS = (EQUILIBRIUM, "tied, 8 deep", "tied, progressive")
 FOUR = ("--task.size", "4", "--task.clues", "4", "--task.puzzles", "500")
 
 

@@ -23,7 +23,7 @@ from papers.reasoning.common import (
 )
 
 LENGTHS = (16, 32, 64, 128, 256)
-NETWORKS = (EQUILIBRIUM, "tied, 8 deep", "tied, progressive", "untied, 8 deep", "LSTM")
+NETWORKS = (EQUILIBRIUM, "tied, 8 deep", "tied, progressive", "LSTM")
 S5 = ("--task.group", "S5", "--task.larger", "[32, 64]", "--epochs", "30")
 
 

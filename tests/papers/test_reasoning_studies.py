@@ -31,7 +31,7 @@ def test_a_step_is_counted_in_evaluations() -> None:
     names = [name for name in common.NETWORKS if name != "LSTM"]
     points = {name: common.point("parity", name, 0, [], 1.0) for name in names}
     counts = {name: common.count_step(each.runs["run"].recipe) for name, each in points.items()}
-    assert counts["equilibrium"] == 10 + 3 * 8
+    assert counts["equilibrium"] == 20 + 3 * 8
     assert counts["tied, 8 deep"] == counts["untied, 8 deep"] == 24
     assert counts["tied, progressive"] == 3 * 28 + 13.5 + 3 * (1 + 27 / 4)
 

@@ -170,7 +170,7 @@ def test_a_model_that_solves_nothing_has_no_depth_to_judge(figure: float) -> Non
 
 def test_a_sample_alone_has_no_other_to_start_from() -> None:
     alone = measure(ChainModel(), [3] * 5, batch_size=1)
-    assert [*alone.starts] == ["zeros", "noise"]
+    assert depth.OTHER not in alone.starts and len(alone.starts) == 4
     some = measure(ChainModel(sticky=True), [3] * 5, batch_size=2)  # the last is alone
     signs = Samples([3] * 5).signs[:4].tolist()
     alike = sum(signs[k] == signs[k ^ 1] for k in range(4)) / 4
@@ -186,7 +186,7 @@ def test_noise_does_not_depend_on_the_size_of_a_batch() -> None:
         model.deq.register_forward_hook(lambda *_: solves.append(1))
         found.append(measure(model, [3] * 8, batch_size=size).starts["noise"])
     assert found[0].same == found[1].same and 0 < found[0].same < 1
-    assert len(solves) == 4 + 2 * 4
+    assert len(solves) == 6 + 2 * 6
     changed = [measure(ChainModel(sticky=True), [3] * 8, seed=k).starts["noise"] for k in range(6)]
     assert len({each.same for each in changed}) > 1
 
@@ -197,6 +197,7 @@ def test_answers_that_depend_on_the_start_are_found() -> None:
     signs = Samples(ways).signs
     alike = float((signs == signs.roll(1)).double().mean())
     other = found.starts["another sample's solution"]
+    assert found.starts["the solution, negated"].figure == 0.0
     assert found.starts["zeros"].figure == found.starts["zeros"].same == 1.0
     assert other.figure == other.same == pytest.approx(alike) and alike < 1
 

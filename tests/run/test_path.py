@@ -80,6 +80,32 @@ def test_the_answer_is_that_of_the_iterate_n_plus_steps(name, gradient, evals):
     assert prediction.solution.stats.evals.tolist() == [model.calls] * 2
 
 
+@pytest.mark.parametrize(("gradient", "further"), [("phantom", 3), ("unrolled", 0)])
+def test_losses_on_the_path_are_those_of_its_iterates(gradient, further):
+    model = Alone(lambda z: z + 1)
+    hook = PathHook(RandomPath(budget=(5, 5), steps=3, gradient=gradient), model, 0)
+    with hook.around(0):
+        prediction = model(torch.zeros(2, 1, requires_grad=True), states=(2, 4, 9))
+    states = prediction.solution.states
+    last = 8  # no state lies beyond the answer
+    assert [state.tolist() for state in states] == [
+        [[min(k + further, last)]] * 2 for k in (2, 4, 9)
+    ]
+    assert all(state.requires_grad for state in states)
+
+
+def test_a_correction_on_a_path_adds_the_losses_of_its_states(make, tree, weights):
+    tree |= {"path": {**PATH, "budget": [6, 6]}, "optimizer": {"name": "SGD", "lr": 0.5}}
+    plain = step(make, weights, "plain", tree)
+    tree["correction"] = {"name": "FixedPointCorrection", "evals": 6}
+    trainer, _ = make("corrected", tree=tree)
+    trainer.train_step()
+    (stabilizer,) = (each for each in trainer.hooks if each.name == "stabiliser")
+    assert stabilizer.counts["correction"] > 0
+    corrected = step(make, weights, "again", tree)
+    assert any(not torch.equal(corrected[name], weight) for name, weight in plain.items())
+
+
 IMPLICIT = [
     name for name, (_, fields) in small_models.SMALL.items() if config_of(name)(**fields).implicit
 ]
@@ -152,7 +178,6 @@ def test_a_path_leaves_out_what_says_otherwise_how_to_train(tree):
     """Each of these would be overridden without a word."""
     others = {
         "adjoint": {"name": "JacobianFree"},
-        "correction": {"name": "FixedPointCorrection"},
         "neural": {"name": "Alternating"},
     }
     others = [

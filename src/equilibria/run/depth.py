@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
@@ -156,9 +156,9 @@ def measure_depth(
 
     Answers are read from the iterate, whatever its residual, after 1, 2, 3, 4, 6, 8, 12, ...
     evaluations. Then the solves start again: from zeros, from normal noise with the mean square of
-    the solution, and from the solution of another sample of the batch; this one is left out for
-    batches of one sample. If all of these lead to one answer, it belongs to the instance, and not
-    to the path.
+    the solution, from noise ten times as large, from the negated solution, and from the solution of
+    another sample of the batch; this one is left out for batches of one sample. If all of these
+    lead to one answer, it belongs to the instance, and not to the path.
 
     Args:
         model: the model itself, on the accelerator's device; the samples of its layer are solved
@@ -242,7 +242,12 @@ def choose_depths(most: int) -> tuple[int, ...]:
 
 def _make_starts(z: Any, samples: int) -> dict[str, Any]:
     """Starts like the solutions `z`, by what they are."""
-    kinds = {"zeros": torch.zeros_like, "noise": draws.noise_like}
+    kinds: dict[str, Callable[[Tensor], Tensor]] = {
+        "zeros": torch.zeros_like,
+        "noise": draws.noise_like,
+        "noise, ten times as large": lambda leaf: 10.0 * draws.noise_like(leaf),
+        "the solution, negated": torch.neg,
+    }
     if samples > 1:
         kinds[OTHER] = lambda leaf: leaf.roll(1, 0)
     return {kind: pytree.tree_map(make, z) for kind, make in kinds.items()}

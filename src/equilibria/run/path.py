@@ -30,7 +30,8 @@ class RandomPath:
     wherever it is cut off, and wherever it began, has an equilibrium that is the answer: it is
     path-independent, and goes on to solve instances that need more evaluations than it was ever
     trained with. Evaluation solves by the recipe's solver. No tolerance is asked of the training
-    steps: the log shows MAX_EVALS for them.
+    steps: the log shows MAX_EVALS for them. A recipe's `correction` adds losses of earlier
+    iterates, under "phantom" of those `steps` evaluations later.
 
     Args:
         budget: the fewest and the most evaluations without a gradient.

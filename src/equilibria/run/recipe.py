@@ -112,8 +112,8 @@ class Recipe:
         regularizer: penalty on the Jacobian at the solution, which keeps solves short; null for
             none.
         correction: loss on states along the solver's path; null for none.
-        path: random depths and starts of the training steps, without `adjoint`, `correction` and
-            `neural` unless its gradient is exact; null to solve as the solver says.
+        path: random depths and starts of the training steps, without `adjoint` and `neural` unless
+            its gradient is exact; null to solve as the solver says.
         pretrain: shallow network trained in the first steps; null to solve from the first step.
         neural: learned solver of the training steps, trained along with the model; null for none.
         epochs: epochs of the run; each is followed by an evaluation.
@@ -239,7 +239,6 @@ class Recipe:
             return
         given = {
             "adjoint": self.adjoint if self.adjoint != Implicit() else None,
-            "correction": self.correction,
             "neural": self.neural,
         }
         for name, value in given.items():

@@ -1,10 +1,10 @@
 """Measure whether a run uses its depth: how good its answers are when they are read from the
 iterate after 1, 2, 3, 4, 6, 8, 12, ... evaluations, up to the end of the solves; how good they are
-when solves start from zeros, from noise and from the solution of another sample; how evaluations go
-with the difficulty of an instance, where the task has a measure of that; and after how many
-evaluations an answer is right for good, beside how many a solve takes. Ends in one sentence. The
-figures are written to depth.json in the run folder, with a plot in depth.svg; `equilibria report`
-shows them.
+when solves start from zeros, from noise, from the negated solution and from the solution of another
+sample; how evaluations grow with the difficulty of an instance, if the task measures it; and after
+how many evaluations an answer is right for good, compared with how many a solve takes. Ends in one
+sentence. The figures are written to depth.json in the run folder, with a plot in depth.svg;
+`equilibria report` shows them.
 """
 
 from __future__ import annotations

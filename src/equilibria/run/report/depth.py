@@ -23,8 +23,7 @@ SETTLED = "Right for good, and solved"
 
 NOTES = {
     EARLY: "Answers are read from the iterate, whatever its residual. In the table, solves also "
-    "begin from zeros, from noise, and from the solution of another sample; the same answer is one "
-    "within 1 % of that from the usual start.",
+    "begin elsewhere; the same answer is one within 1 % of that from the usual start.",
     HARD: "If the network uses its depth as an algorithm does, harder instances take longer.",
     SETTLED: "A solve goes on after its answer is right: the lower curve of a split shows the "
     "evaluations that its answers needed, the upper one those until their solves ended. Both are "
