@@ -57,6 +57,14 @@ SHORT = {
     "representation/cost": ("Training step",),
     "representation/reuse": ("Evaluations to a residual of .01, after step 100",),
     "representation/gradients": ("Gradients",),
+    "reasoning/parity": (
+        "Exact strings, per cent, by length in bits",
+        "Solvers, with their limits",
+        "From other starts: strings of 128 bits",
+    ),
+    "reasoning/words": ("Exact words, per cent, by number of letters",),
+    "reasoning/mazes": ("Mazes solved, per cent, by rows", "Use of depth: mazes of 13 x 13"),
+    "reasoning/sudoku": ("Puzzles solved, per cent, by digits", "Several starts"),
     "representation/generalisation": (
         "Implicit network minus explicit network with four layers and equal size",
     ),

@@ -87,7 +87,7 @@ def point(
 
     A network that is not the recipe's own takes at least as many steps, and at least as many
     evaluations of the cell: its epochs are multiplied by the ratio of `count_step`, where that is
-    above 1. An LSTM takes as many steps. The seconds of training are among the results.
+    above 1. An LSTM takes as many steps.
     """
     own = _load(recipe, ("--seed", str(seed), *options))
     whole, reads = own, ()
@@ -378,7 +378,6 @@ def by_size(title: str, sizes: Sequence[int], lead: str | None = None) -> Pivot:
         values={
             "seeds": number("parameters"),
             "parameters": "parameters",
-            "training, s": mean("seconds"),
             **{f"{size}": _exact_at(size) for size in sizes},
         },
         whole=True,
