@@ -239,11 +239,13 @@ def _judge(run: Trained, answer: Tensor, targets: Tensor) -> Tensor:
     return found
 
 
-def measure_solvers(context: Context) -> Iterable[dict[str, Any]]:
-    """One row for each size and each of `SOLVERS`: `exact_here`, `settled`, `evals_here`."""
+def measure_solvers(context: Context, sizes: Sequence[int]) -> Iterable[dict[str, Any]]:
+    """One row for each of `sizes` and `SOLVERS`: `exact_here`, `settled`, `evals_here`."""
     run = context.run
     model = run.load().model
     for split, size in list_splits(run).items():
+        if size not in sizes:
+            continue
         for name, solver in SOLVERS.items():
             found = _evaluate(run, model, split, solver)
             forward = found["forward"]

@@ -1,7 +1,7 @@
 """Ways through mazes of up to 33 x 33 cells, learned on 9 x 9.
 
 Spanning trees by depth-first search and by Wilson's walks, in turn; a maze counts as solved where
-every cell of the way is marked and no other. 400 new mazes of each size. Baselines are trained
+every cell of the way is marked and no other. 250 new mazes of each size. Baselines are trained
 for at least as many steps, and at least as many evaluations of the cell. Tied ones are iterated as
 long as suits them best, chosen on half of the mazes and reported on the other.
 """

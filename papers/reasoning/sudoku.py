@@ -1,6 +1,6 @@
 """Sudoku of 6 digits, and of 4, on grids of which no symmetric copy was seen in training.
 
-A puzzle has one solution, and counts as solved where all of it is right. 1,000 puzzles. Of 6 digits
+A puzzle has one solution, and counts as solved where all of it is right. 500 puzzles. Of 6 digits
 16 of the 49 classes of grids are held out, of 4 digits one of two. Baselines are trained for at
 least as many steps, and at least as many evaluations of the cell. Tied ones are iterated as long as
 suits them best, chosen on half of the puzzles and reported on the other. Sudoku of 4 digits stands

@@ -1,7 +1,7 @@
 """Products of up to 256 permutations, learned on words of 16 letters.
 
 S3 has six elements and is solvable; S5 has 120 and is not: no formula of fixed depth computes its
-products, whatever its width. 1,000 new words of each length. S5 is trained three times as long, and
+products, whatever its width. 250 new words of each length. S5 is trained three times as long, and
 shown for what it fails at. Baselines are trained for at least as many steps, and at least as many
 evaluations of the cell. Tied ones are iterated as long as suits them best, chosen on half of the
 words and reported on the other.
