@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help run test test-data test-all test-slow test-device test-settings wheel lint format docs bench bench-solvers bench-adjoints bench-training \
+.PHONY: help run test test-data test-all test-slow test-device test-settings wheel lint format docs notebooks bench bench-solvers bench-adjoints bench-training \
 	bench-digits bench-mnist clean
 
 help:  ## list the targets
@@ -76,6 +76,9 @@ format: $(VENV)/dev.stamp  ## let ruff mend what it can
 docs: $(VENV)/docs.stamp  ## build the pages into docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 	@printf '\n  The pages: %s\n\n' 'docs/_build/html/index.html'
+
+notebooks: $(VENV)/notebooks.stamp  ## execute the notebooks, and save their outputs
+	$(BIN)/python tests/notebooks.py --save
 
 bench: bench-solvers bench-adjoints bench-training  ## measure solvers and gradients beside peers
 
