@@ -45,9 +45,11 @@ from equilibria.zoo.reasoning.model.reasoner import (
 from papers.measures.counterpart import with_model
 
 EQUILIBRIUM = "equilibrium"
+EXACT = "equilibrium, exact gradient"
 
 NETWORKS: Mapping[str, Mapping[str, Any] | None] = {
     EQUILIBRIUM: None,
+    EXACT: None,
     "tied, 8 deep": {"depth": 8},
     "tied, 16 deep": {"depth": 16},
     "tied, progressive": {"depth": 28, "progressive": True},
@@ -56,6 +58,9 @@ NETWORKS: Mapping[str, Mapping[str, Any] | None] = {
     "LSTM": {},
 }
 """What learns: the recipe's own network, or one of fixed depth with these fields, or an LSTM."""
+
+EXACTLY = ("--path.gradient", "exact", "--path.noise", "0")
+"""Options of `EXACT`: no random path, and the gradient of the equilibrium."""
 
 SIZES = {"of": "sizes"}
 """Rows of `measure_sizes` and `measure_iterated`."""
@@ -89,9 +94,10 @@ def point(
     evaluations of the cell: its epochs are multiplied by the ratio of `count_step`, where that is
     above 1. An LSTM takes as many steps.
     """
-    own = _load(recipe, ("--seed", str(seed), *options))
+    words = EXACTLY if network == EXACT else ()
+    own = _load(recipe, ("--seed", str(seed), *options, *words))
     whole, reads = own, ()
-    if network != EQUILIBRIUM:
+    if NETWORKS[network] is not None:
         whole, reads = _replace_network(own, network), (own,)
     return Point(
         {"network": network, "seed": seed, **factors},

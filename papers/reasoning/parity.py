@@ -16,6 +16,7 @@ from equilibria.run.studies.views import Pivot, mean, spread
 from equilibria.zoo.reasoning.data.words import bound_parities
 from papers.reasoning.common import (
     EQUILIBRIUM,
+    EXACT,
     NETWORKS,
     TIED,
     by_size,
@@ -29,7 +30,7 @@ from papers.reasoning.common import (
 )
 
 LENGTHS = (16, 32, 64, 128, 256, 512)
-SEEDS = {EQUILIBRIUM: 5, "tied, 16 deep": 1, "untied, 8 deep, as small": 1}
+SEEDS = {EQUILIBRIUM: 5, EXACT: 1, "tied, 16 deep": 1, "untied, 8 deep, as small": 1}
 """Of a network that has not 3."""
 
 
