@@ -372,17 +372,19 @@ def measure_adaptive(context: Context, split: str = "test") -> dict[str, Any]:
 # --- views ----------------------------------------------------------------------------------------
 
 
-def by_size(title: str, sizes: Sequence[int], lead: str | None = None) -> Pivot:
+def by_size(title: str, sizes: Sequence[int], lead: str | None = None, **factors: Any) -> Pivot:
     """Return the table of exact answers, a row for each network, a column for each size.
 
     Args:
         title: of the table.
         sizes: of instances.
         lead: a factor that tells rows apart beside the network.
+        factors: values that the rows must have.
     """
     return Pivot(
         title=title,
         index={**({lead: lead} if lead else {}), "network": "network"},
+        where=factors,
         values={
             "seeds": number("parameters"),
             "parameters": "parameters",
