@@ -162,3 +162,22 @@ def small() -> dict[str, Case]:
             cell, x = Dense(width, radius), 0.3 * torch.randn(batch, width)
             cases[f"tanh {batch}x{width}, radius {radius}"] = Case(cell, torch.zeros_like(x), x)
     return cases
+
+
+LAYERS = {
+    **{
+        f"layer-tanh-{batch}x{width}-{radius}": f"tanh {batch}x{width}, radius {radius}"
+        for batch, width in SIZES
+        for radius in RADII
+    },
+    **{f"layer-{name}": name for name in ("convolution", "transformer", "graph")},
+}
+"""The small layers and three of the large ones, by their names as problems of a benchmark."""
+
+
+def layer(name: str) -> Case:
+    """One of `LAYERS`; the graph is a batch of one sample, as every library can solve it."""
+    case = (small() if "tanh" in name else large())[LAYERS[name]]
+    if case.coupled:
+        return replace(case, z0=case.z0[None], x=case.x[None], coupled=False)
+    return case

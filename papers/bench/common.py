@@ -22,6 +22,7 @@ from equilibria.run.studies.results import Data, Frame
 from equilibria.run.studies.study import Context, Point, Scale, Study
 from equilibria.run.studies.views import Cell, Chart, Derived, Lines, Pivot, of, ratio
 from equilibria.run.studies.views.tables import Column
+from papers.bench.cells import layer
 
 PEERS = ("torchdeq", "scipy")
 
@@ -51,8 +52,13 @@ def _fill(data: Data, index: str, columns: Sequence[str], of_problem: Sequence[s
 
 
 def _add_fastest(rows: Frame, index: str, peers: Frame) -> Frame:
-    """Add torchdeq's fastest on each problem, its time, how many times as fast a row is, words."""
+    """Add torchdeq's fastest on each problem, its figures, how many times as fast a row is, words.
+
+    Its figures are `best_` and their names, where it has them.
+    """
     best = peers.sort_values("ms").drop_duplicates("problem").set_index("problem")
+    for name in ("calls", "error", "rtol"):
+        rows[f"best_{name}"] = rows["problem"].map(best[name]) if name in best else None
     rows["fastest"] = rows["problem"].map(best[index].astype(str).str.removeprefix("torchdeq "))
     rows["best_ms"] = rows["problem"].map(best["ms"])
     rows["best"] = rows["best_ms"] / rows["ms"]
@@ -176,17 +182,41 @@ SAME = ("Picard", "Anderson", "Broyden")
 INTEGERS = ("samples", "reached", "wrong", "evals_max", "calls", "f_samples", "reads")
 FIGURES = ("method", "error", "residual", "evals", "ops", "ops_mean", "bytes", "ms", *INTEGERS)
 
-OURS, DEFAULT = "family == 'equilibria'", "solver == 'default'"
+OURS, DEFAULT, PLAIN = "family == 'equilibria'", "solver == 'default'", "solver == 'Picard'"
 CONV, HARD = (f"{DEFAULT} and kind == '{kind}'" for kind in ("conv", "hard"))
-DENSE = f"{DEFAULT} and kind in ('linear', 'tanh', 'attention')"  # not hard: f runs on fewer there
+DENSE = "kind in ('linear', 'tanh', 'attention')"  # not hard: f runs on fewer there
 BUSY = f"{DENSE} and f_ms >= 1"
 SMALL = f"{DENSE} and 0.1 <= f_ms <= 0.4 and state_bytes <= 6e5"
+TINY = "problem == 'tanh-16x32'"
+SIZES = {"< 0.1 ms": "f_ms < 0.1", "0.1 to 1 ms": "0.1 <= f_ms < 1", ">= 1 ms": "f_ms >= 1"}
+BY_SIZE = {size: f"{DEFAULT} and kind == 'layer' and {query}" for size, query in SIZES.items()}
+BOTH = {"plain": PLAIN, "default": DEFAULT}
 SUMMARY = {
     **{f"{n}: times as fast as torchdeq's": (f"solver == '{n}'", "same") for n in SAME},
-    "default: times as fast as torchdeq's best, by hindsight": (DEFAULT, "best"),
-    "the same, if nothing but f took time": (DEFAULT, "bound"),
-    "overhead of the default, f >= 1 ms, matrix products and attention": (BUSY, "overhead"),
-    "overhead of the default, f 0.1 to 0.4 ms, state <= 0.6 MB": (SMALL, "overhead"),
+    **{
+        f"layers, f {size}: {what}": (query, column)
+        for size, query in BY_SIZE.items()
+        for what, column in (
+            ("default times as fast as torchdeq's best, by hindsight", "best"),
+            ("evaluations of torchdeq's best / the default's", "fewer"),
+        )
+    },
+    "default, if nothing but f took time: times as fast as torchdeq's best": (DEFAULT, "bound"),
+    **{
+        f"overhead, {n}, {size}": (f"{query} and {rows}", "overhead")
+        for size, rows in (
+            ("f >= 1 ms, matrix products and attention", BUSY),
+            ("f 0.1 to 0.4 ms, state <= 0.6 MB", SMALL),
+        )
+        for n, query in BOTH.items()
+    },
+    **{
+        f"microseconds an evaluation beyond f, 32 samples of 16, {n}": (
+            f"{query} and {TINY}",
+            "beyond",
+        )
+        for n, query in BOTH.items()
+    },
     "overhead of the default beside torchdeq's Anderson, convolutions": (CONV, "beside"),
     **{f"{n}: operations an evaluation": (f"solver == '{n}'", "ops") for n in SAME},
     "hard: f-samples / evaluations of the samples, default": (HARD, "waste"),
@@ -201,14 +231,17 @@ def solves(data: Data) -> Frame:
     rows = _fill(data, "solver", FIGURES, ("kind", "state_bytes", "f_ms"))
     rows = rows.astype(dict.fromkeys(INTEGERS, "Int64"))
     problem, ms, ours = rows["problem"], rows["ms"], rows["family"] == "equilibria"
-    f_ms = rows[["calls", "evals_max"]].max(axis=1) * rows["f_ms"]
+    evals = rows[["calls", "evals_max"]].max(axis=1)
+    f_ms = evals * rows["f_ms"]
     rows["overhead"] = ms / f_ms
+    rows["beyond"] = 1e3 * (ms - f_ms) / evals
     timed = rows[(rows["family"] == "torchdeq") & ms.notna()]
     same = timed.set_index(["problem", "method"])["ms"].to_dict()
     its = [same.get(key) for key in zip(problem, rows["method"], strict=True)]
     rows["same"] = pd.Series(its, rows.index, dtype=float).where(ours) / ms
     rows = _add_fastest(rows, "solver", timed)
     rows["bound"] = rows["best_ms"] / f_ms
+    rows["fewer"] = rows["best_calls"] / evals
     anderson = rows[rows["solver"] == "torchdeq anderson"].set_index("problem")["overhead"]
     rows["beside"] = rows["overhead"] / problem.map(anderson)
     rows["waste"] = rows["f_samples"] / (rows["evals"] * rows["samples"])
@@ -230,13 +263,15 @@ def with_total(data: Data) -> Frame:
 
 
 def summary(data: Data) -> Iterable[Sequence[Any]]:
-    """Return geometric means of the solves over the problems, and the worst of them."""
+    """Return geometric means and medians of the solves over the problems, and the worst."""
     for what, (query, column) in SUMMARY.items():
         found = data.rows.query(query).groupby("problem", sort=False)[[column]].max().astype(float)
         found = found[found[column] > 0]
-        worst = "idxmin" if column in ("same", "best", "bound", "share") else "idxmax"
+        least = ("same", "best", "fewer", "bound", "share")
+        worst = "idxmin" if column in least else "idxmax"
         at = found[column].agg(worst) if len(found) else ""
-        yield what, len(found), geometric(column)(found), found[column].get(at), at
+        middle = found[column].median() if len(found) else None
+        yield what, len(found), geometric(column)(found), middle, found[column].get(at), at
 
 
 # --- gradients ------------------------------------------------------------------------------------
@@ -248,7 +283,7 @@ ACCURATE = 20
 def points(
     cases: Mapping[str, Mapping[str, Any]], methods: Callable[[], Sequence[Method]], **options: Any
 ) -> list[Point]:
-    """Return a point for each case, as `run.bench.cells.build` takes it.
+    """Return a point for each case, as `run.bench.cells.build` takes it, or the name of a `layer`.
 
     `options` are those of `run.bench.gradients.measure`.
     """
@@ -272,19 +307,28 @@ def _step(
     if own is None:
         require_peers("torchdeq")
     name = str(context.factors["problem"])
-    made = cells.build(name, device=context.device, dtype=torch.float32, **case)
+    if "layer" in case:
+        cell, x = (each := layer(case["layer"])).cell, each.x
+        torch.manual_seed(3)
+        made = cells.case_of(name, cell, x, torch.randn_like(x) / len(x), device=context.device)
+    else:
+        made = cells.build(name, device=context.device, dtype=torch.float32, **case)
     found = [*methods(), *([] if own is None else [of_own(own)])]
     return gradients.measure(made, found, **options)
 
 
 def steps(data: Data, rtol: float) -> Frame:
-    """Return all rows, and how fast they are beside torchdeq's fastest accurate one."""
+    """Return all rows, and how fast they are beside torchdeq's fastest accurate one.
+
+    Accurate is a gradient within the point's bound, or within `ACCURATE` tolerances.
+    """
     figures = ("exact", "failure", "samples", "reached", "failed", "cosine", "error", "products")
-    times = ("products_max", "forward_ms", "backward_ms", "ms", "bytes")
-    rows = _fill(data, "method", (*figures, *times), ("state_bytes", "radius"))
+    times = ("products_max", "forward_ms", "backward_ms", "ms", "bytes", "rtol")
+    rows = _fill(data, "method", (*figures, *times), ("state_bytes", "radius", "bound"))
     rows = rows.astype({"products_max": "Int64", "exact": bool})
-    right = rows["failure"].isna() & (rows["reached"] == rows["samples"])
-    rows["accurate"] = rows["exact"] & right & (rows["error"] <= ACCURATE * rtol)
+    bounded, limit = rows["bound"].notna(), rows["bound"].astype(float).fillna(ACCURATE * rtol)
+    right = rows["failure"].isna() & (bounded | (rows["reached"] == rows["samples"]))
+    rows["accurate"] = rows["exact"] & right & (rows["error"] <= limit)
     peers = (rows["family"] == "torchdeq") & rows["accurate"] & rows["ms"].notna()
     rows = _add_fastest(rows, "method", rows[peers])
     rows["speed"] = rows["best"].where(rows["accurate"])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
+
+import equilibria as eq
 
 
 class TanhCell(nn.Module):
@@ -38,7 +40,7 @@ class Case:
     """
 
     name: str
-    cell: TanhCell
+    cell: nn.Module
     x: Tensor
     target: Tensor
     exact: Tensor
@@ -78,9 +80,6 @@ def build(
 ) -> Case:
     """Return a case with Gaussian weights, the same numbers for the same name.
 
-    Its exact gradient is (df/dp)^T u with u = J^T u + dL/dz*, both equations iterated to their end
-    in float64.
-
     Args:
         name: of the case.
         width, batch: of the state.
@@ -106,19 +105,43 @@ def build(
         found = _radius(cell, x)
         identity = torch.eye(width, dtype=torch.float64)
         smallest = float(torch.linalg.svdvals(identity - _jacobian(cell, x)).min())
-    z = _solve(cell, x)
-    slope, detached = 1 - z**2, weight.detach()
-    u = _iterate(lambda u: (slope * u) @ detached + target, target, 1e-12)
-    inputs = x.clone().requires_grad_()
-    grads = torch.autograd.grad(cell(z, inputs), [*cell.parameters(), inputs], u)
+    case = case_of(name, cell, x, target, device=device, dtype=dtype)
+    return replace(case, radius=found, smallest=smallest)
+
+
+def case_of(
+    name: str,
+    cell: nn.Module,
+    x: Tensor,
+    target: Tensor,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Case:
+    """Return the case of any layer, whose state is like its input.
+
+    Its exact gradient is (df/dp)^T u with u = J^T u + dL/dz*, both equations solved to their end in
+    float64.
+
+    Args:
+        name: of the case.
+        cell, x, target: the layer, its input, and dL/dz*.
+        device, dtype: of those that the case has.
+
+    Raises:
+        ArithmeticError: an equation cannot be solved.
+    """
+    precise, inputs, g = copy.deepcopy(cell).double(), x.detach().double(), target.double()
+    z = _solve(precise, inputs).requires_grad_()
+    image = precise(z, inputs.requires_grad_())
+    u = _iterate(lambda u: torch.autograd.grad(image, z, u, retain_graph=True)[0] + g, g, 1e-12)
+    grads = torch.autograd.grad(image, [*precise.parameters(), inputs], u)
     return Case(
         name=name,
         cell=copy.deepcopy(cell).to(device, dtype),
-        x=x.to(device, dtype).requires_grad_(),
+        x=x.detach().to(device, dtype, copy=True).requires_grad_(),
         target=target.to(device, dtype),
-        exact=torch.cat([g.flatten() for g in grads]),
-        radius=found,
-        smallest=smallest,
+        exact=torch.cat([each.flatten() for each in grads]).cpu(),
     )
 
 
@@ -151,14 +174,20 @@ def _radius(cell: TanhCell, x: Tensor) -> float:
     return float(torch.linalg.eigvals(_jacobian(cell, x)).abs().max())
 
 
-@torch.no_grad()
-def _solve(cell: TanhCell, x: Tensor) -> Tensor:
+def _solve(cell: nn.Module, x: Tensor) -> Tensor:
     return _iterate(lambda z: cell(z, x), torch.zeros_like(x), 1e-13)
 
 
-def _iterate(f: Callable[[Tensor], Tensor], z: Tensor, rtol: float) -> Tensor:
+@torch.no_grad()
+def _iterate(f: Callable[[Tensor], Tensor], start: Tensor, rtol: float) -> Tensor:
+    """z = f(z) by plain iteration, or by Anderson's where that does not get there."""
+    z = start
     for _ in range(5000):
         z, before = f(z), z
         if float((z - before).norm()) <= rtol * float(z.norm()):
-            break
+            return z
+    accelerated = eq.Anderson(rtol=rtol, history=20, max_evals=5000, patience=None)
+    z = eq.fixed_point(f, start, solver=accelerated).value
+    if not float((f(z) - z).norm()) <= 100 * rtol * float(z.norm()):
+        raise ArithmeticError("the exact gradient is unknown: an equation has not been solved")
     return z

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
+import math
 import statistics
 import warnings
 from collections.abc import Callable, Sequence
@@ -19,10 +21,17 @@ from equilibria.run.memory import peak_bytes
 SECONDS = 12.0  # for the rounds of one case, where that leaves enough of them
 FEWEST = 5  # rounds
 SLOW = 5  # times as long as the fastest: one round must do
+TOLERANCES = [10 ** (-1 - k / 8) for k in range(41)]  # from which each method is given its own
 
 
 def measure(
-    case: Case, methods: Sequence[Method], *, rtol: float, rounds: int, memory: bool = True
+    case: Case,
+    methods: Sequence[Method],
+    *,
+    rtol: float,
+    rounds: int,
+    memory: bool = True,
+    bound: float | None = None,
 ) -> list[Row]:
     """Take a training step by each method and return a row for each.
 
@@ -34,12 +43,14 @@ def measure(
         rtol: relative tolerance, forward and backward.
         rounds: steps by each method, at most; fewer where they take long; 0 times nothing.
         memory: measure peak bytes too.
+        bound: each method takes, in place of `rtol`, the loosest of `TOLERANCES` by which its
+            gradient's error is no larger; one that has none is not timed.
 
     Returns:
         Of the case: `entries` of one sample's state, `state_bytes` of the whole state, `radius` and
-        `smallest` as in `Case`, `rounds`.
+        `smallest` as in `Case`, `rounds`, `bound`.
 
-        Of each method: `method`, `family`, `exact`; `failure`, why there is no gradient; `samples`
+        Of each method: its `rtol`, `method`, `family`, `exact`; `failure`, why there is no gradient; `samples`
         in the batch and `reached`, those whose forward residual, measured anew, is within the
         tolerance; `cosine` with the exact gradient, and `error`, the length of the difference
         relative to it; `products` (vector-Jacobian), the mean, and `products_max`; `failed`,
@@ -55,10 +66,10 @@ def measure(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what they would warn of is in the figures
         for method in methods:
-            rows[method.name] = _first(method, case, rtol)
-            if "failure" not in rows[method.name]:
+            row = rows[method.name] = _first(method, case, rtol, bound)
+            if row.get("error", math.inf) <= (math.inf if bound is None else bound):
                 own = times[method.name] = []
-                step = steps[method.name] = functools.partial(_step, method, case, rtol, own)
+                step = steps[method.name] = functools.partial(_step, method, case, row["rtol"], own)
                 took[method.name] = count.seconds(step, device)
                 if memory:
                     rows[method.name]["bytes"] = peak_bytes(step, device)
@@ -75,13 +86,29 @@ def measure(
                 rows[name] |= {side: 1e3 * statistics.median(own) for side, own in sides}
                 rows[name]["ms"] = 1e3 * seconds
     case.clear()
-    return add_sizes(rows, case.x, radius=case.radius, smallest=case.smallest, rounds=rounds)
+    about = {"radius": case.radius, "smallest": case.smallest, "rounds": rounds, "bound": bound}
+    return add_sizes(rows, case.x, **about)
 
 
-def _first(method: Method, case: Case, rtol: float) -> Row:
-    """The first step: is the gradient right?"""
+def _first(method: Method, case: Case, rtol: float, bound: float | None) -> Row:
+    """The first step at a tolerance, or at the loosest that keeps the gradient's error in bound."""
+    if bound is None:
+        return _check(method, case, rtol)
+    found: dict[float, Row] = {}
+
+    def within(rtol: float) -> bool:
+        found[rtol] = _check(method, case, rtol)
+        return found[rtol].get("error", math.inf) <= bound
+
+    place = bisect.bisect_left(TOLERANCES, True, key=within)
+    return found[TOLERANCES[min(place, len(TOLERANCES) - 1)]]
+
+
+def _check(method: Method, case: Case, rtol: float) -> Row:
+    """A step: is the gradient right?"""
     case.clear()
     row: Row = {
+        "rtol": rtol,
         "method": method.name,
         "family": method.family,
         "exact": method.exact,

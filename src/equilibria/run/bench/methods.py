@@ -58,14 +58,16 @@ class Method(NamedTuple):
 
 
 def _ours(
-    solver: Any, adjoint: Any, case: Case, rtol: float
+    solver: Any, adjoint: Any, coupled: bool | Tensor, case: Case, rtol: float
 ) -> tuple[Tensor, Callable[[], BackwardReport]]:
     limits = {"rtol": rtol, "max_evals": MAX_EVALS}
     solver = dataclasses.replace(solver, **limits, patience=None)
     if hasattr(adjoint, "linear"):
         adjoint = dataclasses.replace(adjoint, linear=dataclasses.replace(adjoint.linear, **limits))
     z0 = torch.zeros_like(case.x)
-    sol = eq.fixed_point(case.cell, z0, case.x, solver=solver, adjoint=adjoint)
+    sol = eq.fixed_point(
+        case.cell, z0, case.x, solver=solver, adjoint=adjoint, coupled=coupled
+    )
 
     def ask() -> BackwardReport:
         own = sol.adjoint
@@ -79,8 +81,21 @@ def _ours(
     return sol.value, ask
 
 
-def _method(name: str, solver: Solver, adjoint: Adjoint, *, exact: bool = True) -> Method:
-    return Method(name, "equilibria", exact, functools.partial(_ours, solver, adjoint))
+def _method(
+    name: str,
+    solver: Solver,
+    adjoint: Adjoint,
+    *,
+    exact: bool = True,
+    coupled: bool | Tensor = False,
+) -> Method:
+    return Method(name, "equilibria", exact, functools.partial(_ours, solver, adjoint, coupled))
+
+
+def default(name: str = "default", coupled: bool | Tensor = False) -> Method:
+    """Return what a layer does by itself; `coupled` as of `eq.fixed_point`."""
+    layer = eq.DEQ(torch.nn.Identity())
+    return _method(name, layer.solver, layer.adjoint, coupled=coupled)
 
 
 # --- torchdeq ------------------------------------------------------------------------------------
@@ -166,9 +181,8 @@ def adjoints() -> list[Method]:
 
 def exact() -> list[Method]:
     """Return training steps with an exact gradient: our defaults, and all settings of torchdeq."""
-    layer = eq.DEQ(torch.nn.Identity())
     found = [
-        _method("default", layer.solver, layer.adjoint),
+        default(),
         _method("Anderson, Anderson", eq.Anderson(), _implicit("Anderson")),
         _method("Broyden, GMRES", eq.Broyden(), _implicit("GMRES")),
         _method("Picard, GMRES", eq.Picard(), _implicit("GMRES")),

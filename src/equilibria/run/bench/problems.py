@@ -132,6 +132,7 @@ PROBLEMS: dict[str, tuple[int, Callable[..., Made], *tuple[Any, ...]]] = {
         for width in (128, 512, 2048)
         for batch in (8, 64, 256)
     },
+    "tanh-16x32": (200, _tanh, 16, 32),  # a state so small that f takes next to nothing
     "conv-32x14x14": (200, _conv, 32, 14, 32),
     "conv-64x32x32": (200, _conv, 64, 32, 16),
     "attention-128x64": (200, _attention, 128, 64, 16),
