@@ -1,32 +1,26 @@
 """What the default solver chooses, beside the best solver by hindsight.
 
-    python benchmarks/choices.py evaluations [steps]
-    python benchmarks/choices.py times [rounds]
+    python benchmarks/choices.py [steps]
 
-The first prints, for eight cells as large as networks have, at random weights and after `steps`
-(200) steps of training, evaluations of the default and of the best of Picard, Anderson and Broyden,
-and products of the default adjoint and of the best of GMRES, Anderson, Broyden and Neumann, at
-three tolerances. The second prints, for eighteen small tanh layers, times of the default, and how
-many times as fast it is as the fastest of torchdeq's three solvers by hindsight, in a solve and in
-a training step: interleaved medians of processor time, one thread. Ratios are above 1 where the
-default is better.
+Prints, for eight cells as large as networks have, at random weights and after `steps` (200) steps
+of training, evaluations of the default and of the best of Picard, Anderson and Broyden, and
+products of the default adjoint and of the best of GMRES, Anderson, Broyden and Neumann, at three
+tolerances. Ratios are above 1 where the default is better.
 """
 
 import math
-import statistics
 import sys
-import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import equilibria as eq
 from papers.bench import choices
-from papers.bench.cells import Case, State, large, small
+from papers.bench.cells import Case, State, large
 from papers.bench.choices import MOST
 
 TOLERANCES = (1e-2, 1e-3, 1e-4)
@@ -114,64 +108,6 @@ def summary(ratios: Sequence[float]) -> str:
     return f"geometric mean {mean:.3f}, worst {min(solved):.3f}{failed}"
 
 
-# --- small layers ---------------------------------------------------------------------------------
-
-
-def compare_times(rounds: int) -> None:
-    """Print times beside torchdeq's."""
-    from torchdeq import get_deq  # pyright: ignore[reportMissingTypeStubs, reportMissingImports]
-
-    torch.set_num_threads(1)
-    rtol, names = 1e-4, ("fixed_point_iter", "anderson", "broyden")
-    limits: dict[str, Any] = {"f_max_iter": MOST, "b_max_iter": MOST, "f_tol": rtol, "b_tol": rtol}
-    modes: dict[str, Any] = {"f_stop_mode": "rel", "b_stop_mode": "rel", "ift": True}
-    theirs: Any = {name: get_deq(f_solver=name, b_solver=name, **limits, **modes) for name in names}
-    ratios: dict[str, list[float]] = {"solve": [], "step": []}
-    for layer_name, case in small().items():
-        cell: Any = case.cell
-        x = case.x
-        solver, linear = eq.Auto(rtol=rtol, max_evals=MOST), eq.Fallback(rtol=rtol)
-        layer = eq.DEQ(cell, solver=solver, adjoint=eq.Implicit(linear=linear))
-        calls: dict[str, Callable[[], Tensor]] = {"ours": lambda x=x, f=layer: f(x).value}
-        for name in names:
-            calls[name] = lambda d=theirs[name], f=cell, x=x: d(
-                lambda z: f(z, x), torch.zeros_like(x)
-            )[0][-1]
-        line = f"{layer_name}:"
-        for what in ratios:
-            took = measure(calls, cell, theirs, rounds, step=what == "step")
-            best = min(took[name] for name in names)
-            ratios[what].append(best / took["ours"])
-            line += f"  {what} {1e3 * took['ours']:.2f} ms, x {best / took['ours']:.2f}"
-        print(line, flush=True)
-    for what, found in ratios.items():
-        print(f"{what}: {summary(found)}")
-
-
-def measure(
-    calls: dict[str, Callable[[], Tensor]], cell: nn.Module, theirs: Any, rounds: int, *, step: bool
-) -> dict[str, float]:
-    """Median seconds of processor time of a solve, or of one with its backward."""
-    for each in theirs.values():
-        each.train(step)
-    took: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(rounds + 2):
-        for name, call in calls.items():
-            cell.zero_grad()
-            begin = time.thread_time()
-            with torch.set_grad_enabled(step):
-                value = call()
-            if step:
-                Tensor.backward(value.square().mean())
-            if turn > 1:
-                took[name].append(time.thread_time() - begin)
-    return {name: statistics.median(each) for name, each in took.items()}
-
-
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    what, *numbers = sys.argv[1:] or ["evaluations"]
-    if what == "times":
-        compare_times(int(numbers[0]) if numbers else 15)
-    else:
-        compare_evaluations(int(numbers[0]) if numbers else 200)
+    compare_evaluations(int(sys.argv[1]) if len(sys.argv) > 1 else 200)

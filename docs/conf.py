@@ -26,6 +26,8 @@ SHORT = {
         "Gradients: cosine with the exact one",
         "Gradients: milliseconds of a backward",
     ),
+    "bench/jit": ("Times as fast as optimistix under jax.jit",),
+    "bench/graphs": ("Graph layer: times as fast as the authors' loop",),
     "bench/choices": ("What the default chooses",),
     "bench/rules": ("Where each rule stops",),
     "bench/compile": (

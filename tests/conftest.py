@@ -36,6 +36,7 @@ pytest_plugins = ["shared_data", "shared_runs", "shared_studies"]
 
 # Files that test several applications together, or studies of the papers with them.
 TOGETHER = {
+    "papers/test_bench_peers.py": ["graph"],
     "papers/test_ernn_studies.py": ["recurrent"],
     "papers/test_flow_studies.py": ["flow"],
     "papers/test_gpu_studies.py": ["language"],

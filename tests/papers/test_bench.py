@@ -4,6 +4,7 @@ import importlib.util
 import math
 import multiprocessing
 import os
+import statistics
 import sys
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import torch
 
 from equilibria.run import memory
 from equilibria.run import recipe as recipes
@@ -23,6 +25,7 @@ from equilibria.run.studies.results import Data
 from equilibria.run.studies.study import Point
 from equilibria.run.studies.training import Training
 from papers.bench import adjoints, common, processes, scaling, solvers, training
+from papers.bench.cells import layer
 from papers.digits import training as digits
 
 forks = multiprocessing.get_context("forkserver")
@@ -43,14 +46,14 @@ def solved(solver, method, ms, family="equilibria", reached=8):
     return own | counts | operations | {"samples": 8, "wrong": 0, "residual": 1e-5}
 
 
-def problem(name, picard, default, plain, anderson):
+def problem(name, picard, default, plain, anderson, kind="tanh"):
     rows = [
         solved("Picard", "Picard", picard),
         solved("default", "default", default, reached=8 if default else 3),
         solved("torchdeq plain", "Picard", plain, "torchdeq"),
         solved("torchdeq anderson", "Anderson", anderson, "torchdeq"),
     ]
-    rows[0] |= {"kind": "tanh", "state_bytes": 320, "f_ms": 1.0}
+    rows[0] |= {"kind": kind, "state_bytes": 320, "f_ms": 1.0}
     return [{"problem": name, **row} for row in rows]
 
 
@@ -79,12 +82,29 @@ def test_the_summary_compares_what_was_timed(tables):
     assert cells(table, ["Picard: times as fast as torchdeq's"], *columns) == [
         *(2, pytest.approx(4.0), 2.0, "a")
     ]
-    best = cells(table, ["default: times as fast as torchdeq's best, by hindsight"], *columns)
-    assert best == [1, pytest.approx(4.0 / 5.5), pytest.approx(4.0 / 5.5), "a"]
-    overhead = "overhead of the default, f >= 1 ms, matrix products and attention"
-    assert cells(table, [overhead], *columns[:2]) == [1, pytest.approx(5.5 / 5)]
+    for name, overhead in {"default": [5.5 / 5], "plain": [2.0 / 5, 1.0 / 5]}.items():
+        what = f"overhead, {name}, f >= 1 ms, matrix products and attention"
+        count, mean, median, worst = cells(table, [what], *columns[:2], "median", "worst")
+        assert (count, worst) == (len(overhead), pytest.approx(max(overhead)))
+        assert mean == pytest.approx(statistics.geometric_mean(overhead))
+        assert median == pytest.approx(statistics.median(overhead))
     none = cells(table, ["Anderson: times as fast as torchdeq's"], *columns[:2])
     assert none == [0, None]
+
+
+def test_layers_are_compared_by_the_time_of_f():
+    slow, fast = (problem(n, 2.0, 5.5, 4.0, 11.0, "layer") for n in ("layer-a", "layer-b"))
+    fast[0]["f_ms"] = 0.02
+    fast[2]["calls"] = 10
+    (table, *_) = pages.render(solvers.STUDY, data_of(slow, fast)).grids
+    for size, place, evaluations in (("< 0.1 ms", "layer-b", 2.0), (">= 1 ms", "layer-a", 1.0)):
+        times = f"layers, f {size}: default times as fast as torchdeq's best, by hindsight"
+        assert cells(table, [times], "problems", "worst", "where") == [
+            *(1, pytest.approx(4.0 / 5.5), place)
+        ]
+        fewer = f"layers, f {size}: evaluations of torchdeq's best / the default's"
+        assert cells(table, [fewer], "median") == [evaluations]
+    assert not any("0.1 to 1 ms" in row[0] and row[1] for row in table.rows if "layers" in row[0])
 
 
 def test_convergence_is_compared_with_the_best_peer(tables):
@@ -141,14 +161,27 @@ def test_speed_is_against_the_fastest_accurate_step_of_torchdeq():
             step("torchdeq slow", 9.0, failed=1),
         ]
     )
-    first, every = pages.render(training.STUDY, data).grids
+    first, equal, every = pages.render(training.STUDY, data).grids
     assert first.rows[0] == ["small", "right", 5.0, 2.5]
-    assert first.rows[1][0] == "geometric mean" and first.rows[1][-1] == 2.5
+    heads = [row[0] for row in first.rows[1:]]
+    assert heads == ["geometric mean, equal tolerance", "worst, equal tolerance"]
+    assert first.rows[1][-1] == first.rows[2][-1] == 2.5 and not equal.rows
     assert [row[1] for row in every.rows][:2] == ["torchdeq fast", "default"]  # the fastest first
     said = {row[1]: row[-1] for row in every.rows}
     assert said["torchdeq fast"] == "called exact, and is not"
     assert said["torchdeq slow"] == "backward: says that 1 failed"
     assert said["default"] == ""
+
+
+def test_at_equal_error_the_bound_decides_who_is_accurate():
+    rows = [
+        step("default", 2.0, "equilibria", error=9e-4, rtol=1e-4),
+        step("torchdeq fast", 1.0, error=2e-3, rtol=1e-6),
+        step("torchdeq right", 5.0, error=8e-4, rtol=1e-2, reached=7),
+    ]
+    rows[0]["bound"] = 1e-3
+    _, equal, _ = pages.render(training.STUDY, data_of(rows)).grids
+    assert equal.rows == [["small", 2.5, 2.0, "9.0e-04", "1.0e-04", 5.0, "8.0e-04", "1.0e-02"]]
 
 
 def test_a_method_that_failed_says_why():
@@ -177,6 +210,27 @@ def test_solvers_are_measured(tables_of, monkeypatch):
     shown = tables_of(solvers.STUDY, [Point(factors=factors, measures=once)])[2]
     assert shown.rows[0][0] == "linear-symmetric-0.5, eager, bfloat16"
     assert shown.rows[0][1:] == [64] * (1 + len(some))
+
+
+def test_a_layer_is_a_problem_of_both(tables_of, monkeypatch):
+    some = [each for each in contestants() if each.name in ("Picard", "default")]
+    monkeypatch.setattr(solvers, "contestants", lambda device, own: some)
+    monkeypatch.setattr(solvers, "require_peers", lambda *names: None)
+    monkeypatch.setattr(common, "require_peers", lambda *names: None)
+    name = "layer-tanh-32x64-0.3"
+    once = [partial(solvers.solve, rounds=1)]
+    (row,) = tables_of(solvers.STUDY, [Point(factors={"problem": name}, measures=once)])[2].rows[:1]
+    assert row == [name, 32, 32, 32]
+    points = common.points({name: {"layer": name}}, two_ways, rtol=1, rounds=1, bound=1e-3)
+    rows = tables_of(training.STUDY, points)[-1].rows
+    assert [row[1] for row in rows] == ["Implicit(GMRES)", "JacobianFree"]
+    assert float(rows[0][6]) <= 1e-3 < float(rows[1][6]) and rows[1][2] is None
+
+
+def test_graphs_are_a_batch_of_one():
+    case = layer("layer-graph")
+    assert case.x.shape == (1, 2000, 32) and not case.coupled
+    torch.testing.assert_close(case.cell(case.x, case.x)[0], case.cell(case.x[0], case.x[0]))
 
 
 def two_ways():

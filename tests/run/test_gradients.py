@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from equilibria.run.bench import gradients, methods
-from equilibria.run.bench.cells import build, compare
+from equilibria.run.bench.cells import build, case_of, compare
 from equilibria.run.bench.methods import BackwardReport, Method
 from papers.bench.common import ACCURATE
 
@@ -74,6 +74,40 @@ def test_each_way_to_a_gradient_has_a_row():
     assert exact["ms"] > 0 and exact["backward_ms"] > 0 and exact["bytes"] > 0
     assert failed["failure"] == "ArithmeticError: no gradient" and "ms" not in failed
     assert case.x.grad is None
+
+
+class Repelling(torch.nn.Module):
+    def __init__(self, slope=-1.2):
+        super().__init__()
+        self.slope = torch.nn.Parameter(torch.tensor(slope))
+
+    def forward(self, z, x):
+        return self.slope * z + x
+
+
+def test_the_exact_gradient_of_a_map_that_does_not_contract():
+    x = torch.tensor([[1.0], [3.0]])
+    case = case_of("repelling", Repelling(), x, torch.ones_like(x))
+    torch.testing.assert_close(case.exact, torch.tensor([4 / 2.2**2, 1 / 2.2, 1 / 2.2]).double())
+    with pytest.raises(ArithmeticError, match="not been solved"):
+        case_of("none", Repelling(1.0), x, torch.ones_like(x))
+
+
+def test_each_way_has_the_loosest_tolerance_that_keeps_its_error_in_bound():
+    def rough(case, rtol):
+        return unrolled(case) * (1 + rtol), BackwardReport
+
+    case = build("small", radius=0.8, **SMALL)
+    given = [
+        Method(name=f.__name__, family="test", exact=True, forward=f)
+        for f in (rough, one_step, crash)
+    ]
+    options = {"rtol": 1.0, "rounds": 1, "memory": False}
+    found, never, failed = gradients.measure(case, given, **options, bound=2e-3)
+    assert found["error"] <= 2e-3 < found["error"] * 10 ** (1 / 8)
+    assert found["rtol"] == pytest.approx(found["error"], rel=1e-3) and found["ms"] > 0
+    assert never["error"] > 0.1 and "ms" not in never and "ms" not in failed
+    assert found["bound"] == 2e-3
 
 
 @pytest.mark.parametrize("method", methods.adjoints(), ids=lambda method: method.name)

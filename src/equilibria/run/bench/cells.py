@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -184,7 +185,7 @@ def _iterate(f: Callable[[Tensor], Tensor], start: Tensor, rtol: float) -> Tenso
     z = start
     for _ in range(5000):
         z, before = f(z), z
-        if float((z - before).norm()) <= rtol * float(z.norm()):
+        if float((z - before).norm()) <= rtol * float(z.norm()) < math.inf:
             return z
     accelerated = eq.Anderson(rtol=rtol, history=20, max_evals=5000, patience=None)
     z = eq.fixed_point(f, start, solver=accelerated).value

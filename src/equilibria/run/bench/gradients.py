@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import functools
 import math
 import statistics
@@ -21,7 +20,7 @@ from equilibria.run.memory import peak_bytes
 SECONDS = 12.0  # for the rounds of one case, where that leaves enough of them
 FEWEST = 5  # rounds
 SLOW = 5  # times as long as the fastest: one round must do
-TOLERANCES = [10 ** (-1 - k / 8) for k in range(41)]  # from which each method is given its own
+DECADES, FINER = range(1, 7), 8  # tolerances of 10^-1 to 10^-6, and so many steps in each decade
 
 
 def measure(
@@ -43,20 +42,20 @@ def measure(
         rtol: relative tolerance, forward and backward.
         rounds: steps by each method, at most; fewer where they take long; 0 times nothing.
         memory: measure peak bytes too.
-        bound: each method takes, in place of `rtol`, the loosest of `TOLERANCES` by which its
-            gradient's error is no larger; one that has none is not timed.
+        bound: each method takes, in place of `rtol`, the loosest tolerance by which its gradient's
+            error is no larger; one that has none down to 1e-6 is not timed.
 
     Returns:
         Of the case: `entries` of one sample's state, `state_bytes` of the whole state, `radius` and
         `smallest` as in `Case`, `rounds`, `bound`.
 
-        Of each method: its `rtol`, `method`, `family`, `exact`; `failure`, why there is no gradient; `samples`
-        in the batch and `reached`, those whose forward residual, measured anew, is within the
-        tolerance; `cosine` with the exact gradient, and `error`, the length of the difference
-        relative to it; `products` (vector-Jacobian), the mean, and `products_max`; `failed`,
-        samples whose backward solve says that it did not converge; `forward_ms`, `backward_ms` and
-        `ms`, median milliseconds of each and of both; `bytes`, the peak of forward and backward,
-        less the gradients themselves.
+        Of each method: `method`, `family`, `exact` and its `rtol`; `failure`, why there is no
+        gradient; `samples` in the batch and `reached`, those whose forward residual, measured anew,
+        is within the tolerance; `cosine` with the exact gradient, and `error`, the length of the
+        difference relative to it; `products` (vector-Jacobian), the mean, and `products_max`;
+        `failed`, samples whose backward solve says that it did not converge; `forward_ms`,
+        `backward_ms` and `ms`, median milliseconds of each and of both; `bytes`, the peak of
+        forward and backward, less the gradients themselves.
     """
     device = case.x.device
     rows: dict[str, Row] = {}
@@ -67,7 +66,7 @@ def measure(
         warnings.simplefilter("ignore")  # what they would warn of is in the figures
         for method in methods:
             row = rows[method.name] = _first(method, case, rtol, bound)
-            if row.get("error", math.inf) <= (math.inf if bound is None else bound):
+            if row.get("error", math.nan) <= (math.inf if bound is None else bound):
                 own = times[method.name] = []
                 step = steps[method.name] = functools.partial(_step, method, case, row["rtol"], own)
                 took[method.name] = count.seconds(step, device)
@@ -94,14 +93,18 @@ def _first(method: Method, case: Case, rtol: float, bound: float | None) -> Row:
     """The first step at a tolerance, or at the loosest that keeps the gradient's error in bound."""
     if bound is None:
         return _check(method, case, rtol)
-    found: dict[float, Row] = {}
-
-    def within(rtol: float) -> bool:
-        found[rtol] = _check(method, case, rtol)
-        return found[rtol].get("error", math.inf) <= bound
-
-    place = bisect.bisect_left(TOLERANCES, True, key=within)
-    return found[TOLERANCES[min(place, len(TOLERANCES) - 1)]]
+    row: Row = {}
+    for decade in DECADES:
+        row = _check(method, case, 10.0**-decade)
+        if row.get("error", math.inf) <= bound:
+            break
+    else:
+        return row
+    for k in range(1 - FINER, 0):  # from the loosest
+        finer = _check(method, case, row["rtol"] * 10 ** (-k / FINER))
+        if finer.get("error", math.inf) <= bound:
+            return finer
+    return row
 
 
 def _check(method: Method, case: Case, rtol: float) -> Row:

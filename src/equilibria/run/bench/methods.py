@@ -65,9 +65,7 @@ def _ours(
     if hasattr(adjoint, "linear"):
         adjoint = dataclasses.replace(adjoint, linear=dataclasses.replace(adjoint.linear, **limits))
     z0 = torch.zeros_like(case.x)
-    sol = eq.fixed_point(
-        case.cell, z0, case.x, solver=solver, adjoint=adjoint, coupled=coupled
-    )
+    sol = eq.fixed_point(case.cell, z0, case.x, solver=solver, adjoint=adjoint, coupled=coupled)
 
     def ask() -> BackwardReport:
         own = sol.adjoint
@@ -92,10 +90,15 @@ def _method(
     return Method(name, "equilibria", exact, functools.partial(_ours, solver, adjoint, coupled))
 
 
-def default(name: str = "default", coupled: bool | Tensor = False) -> Method:
+def default(coupled: bool | Tensor = False, name: str = "default") -> Method:
     """Return what a layer does by itself; `coupled` as of `eq.fixed_point`."""
     layer = eq.DEQ(torch.nn.Identity())
     return _method(name, layer.solver, layer.adjoint, coupled=coupled)
+
+
+def plain(coupled: bool | Tensor = False, name: str = "plain") -> Method:
+    """Return plain iteration, forward and backward."""
+    return _method(name, eq.Picard(), _implicit("Picard"), coupled=coupled)
 
 
 # --- torchdeq ------------------------------------------------------------------------------------
