@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         profiles,
         root_find,
         shared,
+        show_config,
     )
     from equilibria.stability import AdaptiveAdjoint
 
@@ -95,6 +96,7 @@ __all__ = [
     "profiles",
     "root_find",
     "shared",
+    "show_config",
     "stability",
     "theory",
 ]

@@ -22,6 +22,7 @@ from equilibria.solve.broyden import Broyden
 from equilibria.solve.closure import Closure, UserFunction, warn_of_unsteady
 from equilibria.solve.convergence import GROWTH, SHARE
 from equilibria.solve.estimate import WARNED_ERROR
+from equilibria.solve.fused import name_kernel, show_config
 from equilibria.solve.gmres import GMRES
 from equilibria.solve.layout import Layout
 from equilibria.solve.linear import BiCGSTAB, DirectSolve, LinearSolver, Neumann
@@ -99,11 +100,13 @@ __all__ = [
     "followable",
     "length",
     "minimizer",
+    "name_kernel",
     "nonnegative_field",
     "number_field",
     "profiles",
     "root_find",
     "shared",
+    "show_config",
     "unflatten",
     "warn_of_unsteady",
     "whole_field",

@@ -64,6 +64,7 @@ class AndersonStepper(Stepper):
     """The differences, and the step that they give. `Auto` drives its two halves by itself."""
 
     PER_SAMPLE = ("gram", "base")
+    glances = True
 
     def __init__(self, solver: Anderson, tracked: bool) -> None:
         self.solver = solver
@@ -83,6 +84,10 @@ class AndersonStepper(Stepper):
         return self.residuals.store(self.evals % ROOM, f, z)
 
     @override
+    def places(self, z: Rows) -> Rows:
+        return self.residuals.place(self.evals % ROOM, z)
+
+    @override
     def step(self, now: Point) -> Rows:
         plain, period = self.store(now), self.solver.period
         if self.evals % period or self.evals < 2 * period:
@@ -95,13 +100,14 @@ class AndersonStepper(Stepper):
         base = now.f if beta == 1 else now.z
         if self.base is not None:
             slot = (self.evals - 1) % (solver.history or self.evals)
-            change = self.residuals.store(
-                ROOM + slot, now.residual, self.residuals.at((self.evals - 1) % ROOM)
-            )
-            # dz + dg is the difference of the images
-            move = self.moves.store(slot, base, self.base)
-            if beta != 1:
-                self.moves.store(slot, move, change, beta)
+            if not (self.fused and beta == 1 and self._store_at_once(slot, base)):
+                change = self.residuals.store(
+                    ROOM + slot, now.residual, self.residuals.at((self.evals - 1) % ROOM)
+                )
+                # dz + dg is the difference of the images
+                move = self.moves.store(slot, base, self.base)
+                if beta != 1:
+                    self.moves.store(slot, move, change, beta)
             self.stored = max(self.stored, slot + 1)
             self.waiting.append(slot)
         self.base = base
@@ -112,11 +118,37 @@ class AndersonStepper(Stepper):
         """The accelerated step in place of the plain one, for the samples `where`; None: all."""
         if not self.stored:
             return plain
+        if self.fused and (out := self._extrapolate_at_once(plain, where)) is not None:
+            return out
         # Zero, which is the plain step, for a sample whose system cannot be factorised.
         gamma = minimizer(*self.system())[0].to(self.dtype)
         if where is not None:
             gamma = gamma.masked_fill(~where.unsqueeze(1), 0.0)
         return self.moves.combine(gamma, 0, onto=plain, scale=-1.0)
+
+    def _store_at_once(self, slot: int, f: Rows) -> bool:
+        """The same by an operator; False where it does not serve."""
+        assert self.base is not None
+        self.residuals.place(ROOM + slot, f)
+        self.moves.place(slot, f)
+        histories = zip(self.residuals.rows(), self.moves.rows(), strict=True)
+        return all(
+            torch.ops.equilibria.store.default(row, before, *both, self.evals % ROOM, slot)
+            for row, before, both in zip(f, self.base, histories, strict=True)
+        )
+
+    def _extrapolate_at_once(self, plain: Rows, where: Tensor | None) -> Rows | None:
+        """The same by an operator; None where it does not serve."""
+        newest, waiting = (self.evals - 1) % ROOM, self.waiting[-(self.solver.history or 0) :]
+        out = [torch.empty_like(row) for row in plain]
+        served: bool = torch.ops.equilibria.extrapolate.default(
+            *(plain, self.residuals.rows(), self.moves.rows(), self._gram_of(plain[0])),
+            *(waiting, newest, self.stored, 1 + self._ridge(plain[0].dtype), where, out),
+        )
+        if not served:
+            return None
+        self.waiting = []
+        return out
 
     def system(self) -> tuple[Tensor, Tensor]:
         """The normal equations in float64: the Gram matrix of the dg_j, slot by slot, with the
@@ -129,9 +161,7 @@ class AndersonStepper(Stepper):
             slots = [newest, *range(ROOM, ROOM + self.stored)]
         products = self.residuals.dots(slots, ROOM, ROOM + self.stored)
         self.dtype = products.dtype
-        ridge = self.solver.ridge
-        if ridge is None:
-            ridge = 8 * torch.finfo(products.dtype).eps
+        ridge = self._ridge(self.dtype)
         if self.tracked:
             gram = products[:, 1:].double()
             square = gram.diagonal(dim1=1, dim2=2)
@@ -141,7 +171,20 @@ class AndersonStepper(Stepper):
             gram = self._update_gram(products[:, 1:], waiting, 1 + ridge)
         return gram, products[:, 0].double()
 
+    def _ridge(self, dtype: torch.dtype) -> float:
+        ridge = self.solver.ridge
+        return 8 * torch.finfo(dtype).eps if ridge is None else ridge
+
     def _update_gram(self, rows: Tensor, waiting: list[int], scale: float) -> Tensor:
+        gram, length = self._gram_of(rows), self.stored
+        for row, slot in enumerate(waiting):
+            gram[:, slot, :length] = rows[:, row]
+            gram[:, :length, slot] = rows[:, row]
+            gram[:, slot, slot].mul_(scale)
+        return gram[:, :length, :length]
+
+    def _gram_of(self, rows: Tensor) -> Tensor:
+        """The Gram matrix, with room for what is stored of so many samples."""
         length = self.stored
         if self.gram is None or self.gram.shape[1] < length:
             grows = 2 * max(4, length)  # room for what there is: `history` may be any number
@@ -151,11 +194,7 @@ class AndersonStepper(Stepper):
                 known = self.gram.shape[1]
                 grown[:, :known, :known] = self.gram
             self.gram = grown
-        for row, slot in enumerate(waiting):
-            self.gram[:, slot, :length] = rows[:, row]
-            self.gram[:, :length, slot] = rows[:, row]
-            self.gram[:, slot, slot].mul_(scale)
-        return self.gram[:, :length, :length]
+        return self.gram
 
     @override
     def select(self, index: Tensor) -> None:

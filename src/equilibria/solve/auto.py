@@ -93,6 +93,7 @@ class _Auto(Stepper):
     """
 
     phases = 3
+    glances = True
     PER_SAMPLE = (
         *("large", "accelerated", "in_newton", "returned", "retries", "stalled", "ended"),
         *("previous", "unstable", "where", "extra"),
@@ -144,6 +145,14 @@ class _Auto(Stepper):
         return self.anderson.residual(f, z)
 
     @override
+    def places(self, z: Rows) -> Rows:
+        return [] if self.anderson is None else self.anderson.places(z)
+
+    @override
+    def heeds(self, evals: int) -> bool:
+        return self.anderson is not None or evals in self.looks.at
+
+    @override
     def step(self, now: Point) -> Rows:
         self.evals += 1
         plain, entering = now.f, None
@@ -167,7 +176,7 @@ class _Auto(Stepper):
             self.iterates = []
         if self.anderson is None:
             return plain
-        self.where, self.previous = self._choose(), now.size
+        self.where, self.previous = self._choose(), now.size.clone()
         out = plain
         if self.where is not None:
             out = self.anderson.extrapolate(plain, self.where)
@@ -225,10 +234,11 @@ class _Auto(Stepper):
         """Hands the kept iterates to the acceleration, as if it had seen them."""
         method = Anderson(history=self.solver.history, max_evals=self.solver.max_evals)
         self.anderson = AndersonStepper(method, self.tracked)
+        self.anderson.fused = self.fused
         for z, f in pairwise([*self.iterates, now.z, now.f]):
             residual = self.anderson.residual(f, z)
             self.anderson.store(Point(z, f, residual, now.size))
-        self.previous = now.size
+        self.previous = now.size.clone()
 
     def _change(self, which: Tensor, now: Point) -> None:
         """Plain iteration in place of acceleration, and the other way round."""

@@ -125,12 +125,17 @@ def without_autocast(device: str) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False)
 
 
+def is_current(region: AutocastRegion) -> bool:
+    """Is nothing cast, here and in the region?"""
+    return not (region.enabled or torch.is_autocast_enabled(region.device))
+
+
 def enter_region(region: AutocastRegion) -> AbstractContextManager[Any]:
     """Evaluates f in its region, wherever that is: inside backward, say.
 
     Without autocast's cache of cast weights: it keeps a cast made under no_grad, and a weight read
     from it later would have no gradient.
     """
-    if not (region.enabled or torch.is_autocast_enabled(region.device)):
+    if is_current(region):
         return nullcontext()
     return torch.autocast(region.device, region.dtype, region.enabled, cache_enabled=False)

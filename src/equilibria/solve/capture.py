@@ -173,15 +173,21 @@ class Captured:
         self.constants = constants
         self.reduced = reduced
 
+    def is_bare(self, stand_ins: Sequence[Tensor]) -> bool:
+        """Is nothing to be put in the place of anything?"""
+        return not (self.originals or self.constants) or (
+            not any(map(REQUIRES_GRAD, self.constants)) and all(map(is_, self.originals, stand_ins))
+        )
+
     def substitute(self, stand_ins: Sequence[Tensor]) -> AbstractContextManager[None]:
         """Every use of an original inside sees its stand-in, and a constant is one."""
+        if self.is_bare(stand_ins):
+            return nullcontext()
         originals = self.originals
         if any(map(REQUIRES_GRAD, self.constants)):
             thawed = [x for x in self.constants if x.requires_grad]
             originals = [*originals, *thawed]
             stand_ins = [*stand_ins, *(x.detach() for x in thawed)]
-        if all(map(is_, originals, stand_ins)):
-            return nullcontext()
         return _substitute(originals, stand_ins)
 
 

@@ -193,6 +193,12 @@ class Criterion:
         relative = torch.where(size == 0, size, relative)  # 0 / 0 where f(z) is zero too
         return Measure(size, scale, relative, size / limit)
 
+    def tolerances(self, rows: Rows) -> tuple[float | Tensor, float | Tensor]:
+        """a and b of the ratio size / (a scale + b), which `Measure.tolerance_ratio` is unless a
+        sample is measured by its parts."""
+        assert not isinstance(self.rtol, tuple)
+        return (1.0, 0.0) if self.plain else (self.rtol, self.absolute(rows))
+
     def unit(self, dtype: torch.dtype) -> float:
         """`goal`, or the smallest normal number in place of 0."""
         return max(self.goal, torch.finfo(dtype).tiny)

@@ -89,7 +89,7 @@ class Course:
             return
         if known is not None and not private.every(known := known.index_select(0, here)):
             here, at = here[known], at[known]
-        if not len(here):
+        if not here.numel():
             return
         rows = self.points[0][0]
         size = rows[0].shape[0] * entries(rows)
@@ -100,7 +100,11 @@ class Course:
             vectors = [torch.stack(each, 1) for each in leaves]
             self._vectors_kept.append((at, vectors if everybody else select(vectors, here)))
         else:
-            self._products_kept.append((at, self._multiply_in_blocks(here)))
+            self.note(at, self._multiply_in_blocks(here))
+
+    def note(self, at: Tensor, products: Tensor) -> None:
+        """Keeps the products of samples that have ended, which are `at` among all."""
+        self._products_kept.append((at, products))
 
     def results(self, like: Tensor) -> Tensor:
         """The products of all samples that have ended, NaN for one of which nothing is known."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from equilibria.solve import private
 from equilibria.solve.convergence import Criterion
 from equilibria.solve.estimate import WARNED_ERROR, estimate_error, may_be_wrong
+from equilibria.solve.glance import Glance, Look
 from equilibria.solve.monitor import Monitor, Terms
 from equilibria.solve.options import is_foreign
 from equilibria.solve.rows import Rows, check_like, choose, length, select, subtract
@@ -105,18 +106,22 @@ def iterate(
     stepper = _start(solver, terms, jacobian)
     foreign = is_foreign(stepper)
     monitor = Monitor(solver, stepper, z, terms)
+    stepper.fused = monitor.fused
     outcome = monitor.outcome
     stepper.tolerance_ratio = monitor.tolerance_ratio()
     # An inverse is to learn nothing from steps after a sample's last.
     at_once = bool(states) or keeps_inverse or _looks_at_once(monitor, z)
-    observe = monitor.observe if at_once else Deferred(monitor).observe
+    look = Glance.of(monitor, stepper, leave is not None) if at_once else None
+    if look is None:
+        look = Look(monitor, stepper, monitor.observe if at_once else Deferred(monitor).observe)
     while True:
         image = evaluate(z) if f is None else f
         f = None
-        residual = stepper.residual(image, z)
-        size = length([row.detach() for row in residual] if tracked else residual)
-        point = Point(z, image, residual, size)
-        done, noted = observe(point), monitor.evals in wanted
+        point, nothing = look.see(z, image, monitor.evals + 1 in wanted)
+        if nothing:  # has happened, as it mostly goes
+            z = look.freeze(stepper.step(point), image)
+            continue
+        done, noted = look.observe(point), monitor.evals in wanted
         if done and not (noted or steps_on):
             break
         if stepper.looks_around:
@@ -134,6 +139,7 @@ def iterate(
         if done:
             break
         if leave is not None and monitor.few_running():
+            look.tell()
             index = monitor.drop_finished()
             leave(index)
             _drop(stepper, index)

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from typing_extensions import override
 
 from equilibria.solve import private
-from equilibria.solve.boundary import AutocastRegion, enter_region
+from equilibria.solve.boundary import AutocastRegion, enter_region, is_current
 from equilibria.solve.capture import Captured, Recorder, require_known
 from equilibria.solve.closure import UserFunction
 from equilibria.solve.derivative import FrozenParameter, Linearization
@@ -59,12 +59,16 @@ class UserMap(Equation):
         given = operands if self.operands.spec is None else self.operands.tree(operands)
         inputs = [*z, *operands]
         before = _versions(inputs)
-        with self.captured.substitute(p[split:]), enter_region(self.autocast):
-            try:
-                out = self.f(unflatten(z, self.state_spec), *given)
-            except RuntimeError as error:
-                _add_remedy(error)
-                raise
+        state, stand_ins = unflatten(z, self.state_spec), p[split:]
+        try:
+            if self.captured.is_bare(stand_ins) and is_current(self.autocast):
+                out = self.f(state, *given)  # no block to enter at each evaluation
+            else:
+                with self.captured.substitute(stand_ins), enter_region(self.autocast):
+                    out = self.f(state, *given)
+        except RuntimeError as error:
+            _add_remedy(error)
+            raise
         if (after := _versions(inputs)) != before:
             number = next(i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b)
             what = "its state" if number < len(z) else f"operand tensor {number - len(z)}"
@@ -81,7 +85,9 @@ class UserMap(Equation):
                 )
             out, aux = cast("tuple[Any, Any]", out)
         image = self._check_image(out, z)
-        return [x - y for x, y in zip(z, image, strict=True)] if self.f.is_root else image, aux
+        if not self.f.is_root:
+            return image, aux
+        return [x - y for x, y in zip(z, image, strict=True)], aux
 
     @property
     def letter(self) -> str:

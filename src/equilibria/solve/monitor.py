@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equilibria.solve import private
+from equilibria.solve import fused, private
 from equilibria.solve.convergence import Criterion, Measure, Reference
 from equilibria.solve.estimate import Course, Observer
 from equilibria.solve.layout import Layout
@@ -63,6 +63,7 @@ class Monitor:
 
     Attributes:
         evals: evaluations so far.
+        fused: the operators of `fused` serve.
         spent: `(samples,)` beyond these, where a method spends more.
         best: the best iterates.
         judge: what ends a sample.
@@ -81,6 +82,7 @@ class Monitor:
         self.returns, self.tracked = terms.returns, terms.tracked
         self.evals = 0
         self.spent: Tensor | None = None
+        self.fused = not self.tracked and fused.serves(z)
         self.course = Course(solver.error)
         criterion = Criterion.of(solver, terms.layout, terms.rtol)
         samples, dtype = z[0].shape[0], z[0].dtype
@@ -107,14 +109,19 @@ class Monitor:
 
     # --- checking ---------------------------------------------------------------------------------
 
-    def observe(self, point: Point) -> bool:
-        """Judges an evaluated iterate; True when no sample runs any more."""
+    def observe(self, point: Point, scale: Tensor | None = None) -> bool:
+        """Judges an evaluated iterate; True when no sample runs any more.
+
+        Args:
+            scale: the length of f(z), where the caller knows it.
+        """
         size, judge = point.size, self.judge
         self.evals += 1
         if self.stepper.spent is not None:
             spent = torch.where(self.is_running, self.stepper.spent, 0)
             self.spent = spent if self.spent is None else self.spent + spent
-        scale = length([row.detach() for row in point.f] if self.tracked else point.f)
+        if scale is None:
+            scale = length([row.detach() for row in point.f] if self.tracked else point.f)
         if self.evals == 1:
             reference = Reference.at(size, scale, self.terms.before)
             self.outcome.size = reference.size_to_keep
@@ -198,6 +205,21 @@ class Monitor:
 
     # --- samples that end ------------------------------------------------------------------------
 
+    def end_arrived(self, here: Tensor, evals: Tensor, relative: Tensor, products: Tensor) -> bool:
+        """Ends samples that have converged in evaluations that have been counted and kept; True
+        when no sample runs any more.
+
+        Args:
+            here: their places in the batch.
+            evals: `(samples,)`, when.
+            relative: `(samples,)`, their relative residuals.
+            products: `(samples, 9)`, of their last differences; see `Course`.
+        """
+        at = self.outcome.end(here, evals, None, None, None, relative)
+        self.course.note(at, products.index_select(0, here))
+        self.now = self.course.points[-1][0]
+        return self._take_out(here, at, self.answer[0])
+
     def _end(self, here: Tensor, status: Tensor | None, reason: Tensor | None) -> bool:
         """Keeps what is known of the samples that end here; True when no sample runs any more.
 
@@ -206,7 +228,7 @@ class Monitor:
             status: `(samples,)`; None: all that end have converged.
             reason: the same; None: there is none.
         """
-        if not len(here):
+        if not here.numel():
             return False
         value, relative = self.answer
         outcome = self.outcome
@@ -214,6 +236,10 @@ class Monitor:
         # Of an earlier iterate nothing is known.
         older = status is not None and self.returns == "best"
         self.course.end(here, at, self.now_rank <= self.best.error if older else None)
+        return self._take_out(here, at, value)
+
+    def _take_out(self, here: Tensor, at: Tensor, value: Rows) -> bool:
+        outcome = self.outcome
         self.observer.note_end(self.stepper, here, at)
         self.stepper.end(here)
         self.arrival.index_fill_(0, here, -math.inf)

@@ -105,7 +105,7 @@ class Outcome:
     def end(
         self,
         here: Tensor,
-        evals: int,
+        evals: int | Tensor,
         spent: Tensor | None,
         status: Tensor | None,
         reason: Tensor | None,
@@ -115,18 +115,21 @@ class Outcome:
 
         Args:
             here: their places in the batch.
-            evals: evaluations by now.
+            evals: evaluations by now; or those of each, `(samples,)`.
             spent: `(samples,)`, more of each; None: none.
             status: `(samples,)`; None: all that end have converged.
             reason: the same; None: there is none.
             residual: `(samples,)`, relative, of what each returns.
         """
         at = here if self.index is None else self.index.index_select(0, here)
-        if len(here) == self.evals.numel() and status is not None:  # all at once
+        if here.numel() == self.evals.numel() and status is not None:  # all at once
             self.evals.fill_(evals)
             self.status, self.residual = status, residual
         else:
-            self.evals.index_fill_(0, at, evals)
+            if isinstance(evals, Tensor):
+                self.evals.index_copy_(0, at, evals.index_select(0, here))
+            else:
+                self.evals.index_fill_(0, at, evals)
             if status is not None:
                 self.status.index_copy_(0, at, status.index_select(0, here))
             # A later evaluation of a finished sample might find it otherwise.
@@ -135,7 +138,7 @@ class Outcome:
             self.evals.index_add_(0, at, spent.index_select(0, here))
         if reason is not None:
             self.reason.index_copy_(0, at, reason.index_select(0, here))
-        self.left -= len(here)
+        self.left -= here.numel()
         return at
 
     def end_tracked(

@@ -58,7 +58,7 @@ class Problem(UserMap):
         whole = layout = Layout.of(first, self.coupled).in_units_of(z, first)
 
         def rows_of_f(rows: Rows) -> Rows:
-            image = self.evaluate(rows if layout.plain else layout.leaves(rows), here)
+            image = self.evaluate_with_aux(rows if layout.plain else layout.leaves(rows), here)[0]
             if any(map(REQUIRES_GRAD, image)):  # f may have worked under enable_grad
                 image = [x.detach() for x in image]
             return image if layout.plain else layout.rows(image)

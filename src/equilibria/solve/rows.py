@@ -167,9 +167,7 @@ class Memory:
         if self.tracked:
             self._slots[slot] = a if b is None else add_scaled(a, scale, b)
             return self._slots[slot]
-        if slot not in self._slots:
-            self._grow(a, slot)
-        places = self._slots[slot]
+        places = self.place(slot, a)
         for i, place in enumerate(places):
             if b is None:
                 place.copy_(a[i])
@@ -180,6 +178,12 @@ class Memory:
             else:
                 torch.add(a[i], b[i], alpha=scale, out=place)
         return places
+
+    def place(self, slot: int, like: Rows) -> Rows:
+        """Where the vector in a slot lies, to be written; not where tracked."""
+        if slot not in self._slots:
+            self._grow(like, slot)
+        return self._slots[slot]
 
     def at(self, slot: int) -> Rows:
         """The vector in a slot."""

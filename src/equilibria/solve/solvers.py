@@ -250,6 +250,9 @@ class Stepper(abc.ABC):
 
     Attributes:
         looks_around: it wants to be told more than the newest evaluation; see `Point`.
+        glances: it serves with the operators of `fused`: it has `places`, and it keeps no length of
+            a residual beyond its step.
+        fused: the operators serve.
         spent: `(samples,)` evaluations that the latest step took beside the loop's own; None: none.
         phases: of a method whose evaluations are told apart by phase, at the least.
         layout: how the state lies in the rows; None where each leaf is a row as it is.
@@ -259,6 +262,8 @@ class Stepper(abc.ABC):
     """
 
     looks_around: bool = False
+    glances: bool = False
+    fused: bool = False
     spent: Tensor | None = None
     phases: int = 0
     layout: Layout | None = None
@@ -267,6 +272,17 @@ class Stepper(abc.ABC):
     def residual(self, f: Rows, z: Rows) -> Rows:
         """f - z, where the method wants it to lie."""
         return [y - x for y, x in zip(f, z, strict=True)]  # no further frame at each evaluation
+
+    def places(self, z: Rows) -> Rows:
+        """Where f - z of this evaluation is to lie; empty: nowhere. In place of `residual`."""
+        del z
+        return []
+
+    def heeds(self, evals: int) -> bool:
+        """Does the step from evaluation number `evals`, or what is noted of a sample that ends
+        there, depend on who has ended by then?"""
+        del evals
+        return False
 
     @abc.abstractmethod
     def step(self, now: Point) -> Rows:
@@ -326,8 +342,14 @@ class Picard(Solver):
 
 
 class _Picard(Stepper):
+    glances = True
+
     def __init__(self, damping: float) -> None:
         self.damping = damping
+
+    @override
+    def places(self, z: Rows) -> Rows:
+        return [] if self.damping == 1 else [torch.empty_like(row) for row in z]
 
     @override
     def step(self, now: Point) -> Rows:

@@ -150,7 +150,9 @@ def _program(command: str) -> str:
 
 def _run(command: str, words: list[str]) -> int:
     if "--version" in (command, *words):
-        print(f"equilibria {__version__}")
+        from equilibria.solve import name_kernel
+
+        print(f"equilibria {__version__}, {name_kernel()}")
         return DONE
     if command in ("-h", "--help"):
         listing = "\n".join(f"  {name:12}{text}" for name, (text, _) in commands().items())
