@@ -3,11 +3,12 @@
     python benchmarks/overhead.py                  # the form that is installed
     python benchmarks/overhead.py --form torch     # torch's own operations
 
-f is a tanh layer, on one thread. Two rows a size: `step` is an evaluation at which nothing happens,
-from solves of two lengths; `solve` is a whole solve to the default tolerance, its beginning and end
-included, over its evaluations. The time of f alone is measured in turns with the solve and is
-subtracted. Processor time, the minimum and the median over the repetitions. `ratio` is the median
-whole solve over its evaluations of f.
+f is a tanh layer, on one thread. `step`: what lies between one evaluation of f and the next, its
+minimum over the repetitions for each evaluation; the median and the mean over the evaluations of a
+solve, in most of which nothing happens. `solve`: a whole solve to the default tolerance over its
+evaluations, less the time of f alone, which is measured in turns with it; the minimum and the
+median over the repetitions. `ratio`: the median of whole solves over that of their evaluations of
+f. All times are processor time.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import equilibria as eq
 from equilibria.solve import fused
 
 SIZES = ((32, 16), (32, 256), (48, 640), (128, 128), (256, 256), (400, 400))
-Call = Callable[[], object]
+Call = Callable[..., object]
 
 
 def clock(calls: list[Call], repeats: int) -> list[list[float]]:
@@ -53,22 +54,30 @@ def measure(samples: int, width: int, method: type[eq.Solver], repeats: int) -> 
         for _ in range(20):
             y = f(y, x)
 
-    def solve(**limits: object) -> Call:
-        solver = method(**limits)  # pyright: ignore[reportArgumentType]
-        return lambda: eq.fixed_point(f, z, x, solver=solver)
+    marks: list[float] = []
 
-    short, long = 6, 11  # nothing happens between them: no look, no sample that arrives
-    limits = {"rtol": 1e-6, "patience": None}
-    calls = [solve(**limits, max_evals=short), solve(**limits, max_evals=long), solve()]
-    evals = int(eq.fixed_point(f, z, x, solver=method()).stats.evals.max())
-    alone, a, b, whole = clock([iterate_alone, *calls], repeats)
-    rows = []
-    for pick in (min, statistics.median):
-        once = pick(alone) / 20
-        rows.append((once, (pick(b) - pick(a)) / (long - short) - once, pick(whole) / evals - once))
+    def marked(z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        marks.append(time.thread_time())
+        out = f(z, x)
+        marks.append(time.thread_time())
+        return out
+
+    def solve(f: Call = f) -> eq.Solution:
+        return eq.fixed_point(f, z, x, solver=method())
+
+    gaps: list[list[float]] = []
+    for _ in range(repeats):
+        marks.clear()
+        solve(marked)
+        gaps.append([1e6 * (b - a) for a, b in zip(marks[1:-1:2], marks[2::2], strict=True)])
+    steps = [min(each) for each in zip(*gaps, strict=True)]
+    evals = int(solve().stats.evals.max())
+    alone, whole = clock([iterate_alone, solve], repeats)
+    beyond = [pick(whole) / evals - pick(alone) / 20 for pick in (min, statistics.median)]
+    cells = [min(alone) / 20, statistics.median(steps), statistics.fmean(steps), *beyond]
     ratio = statistics.median(whole) / evals / (statistics.median(alone) / 20)
-    cells = [f"{least:8.1f} {middle:8.1f}" for least, middle in zip(*rows, strict=True)]
-    print(f"{samples:4}x{width:<4} {method.__name__:9} {evals:4} {' '.join(cells)} {ratio:8.2f}")
+    numbers = "".join(f"{cell:9.1f}" for cell in cells)
+    print(f"{samples:4}x{width:<4} {method.__name__:9}{evals:5}{numbers}{ratio:8.2f}")
 
 
 def main() -> None:
@@ -80,7 +89,7 @@ def main() -> None:
         fused.operators = lambda: None  # pyright: ignore[reportAttributeAccessIssue]
     torch.set_num_threads(1)
     eq.show_config()
-    print("size      solver    evals   f: min   median step: min median solve: min median    ratio")
+    print(" size     solver   evals        f  step: median  mean  solve: min median  ratio")
     with torch.no_grad():
         for samples, width in SIZES:
             for method in (eq.Picard, eq.Auto, eq.Anderson):
