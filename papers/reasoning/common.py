@@ -59,7 +59,7 @@ NETWORKS: Mapping[str, Mapping[str, Any] | None] = {
 }
 """What learns: the recipe's own network, or one of fixed depth with these fields, or an LSTM."""
 
-EXACTLY = ("--path.gradient", "exact", "--path.noise", "0")
+EXACT_OPTIONS = ("--path.gradient", "exact", "--path.noise", "0")
 """Options of `EXACT`: no random path, and the gradient of the equilibrium."""
 
 SIZES = {"of": "sizes"}
@@ -94,8 +94,8 @@ def point(
     evaluations of the cell: its epochs are multiplied by the ratio of `count_step`, where that is
     above 1. An LSTM takes as many steps.
     """
-    words = EXACTLY if network == EXACT else ()
-    own = _load(recipe, ("--seed", str(seed), *options, *words))
+    gradient = EXACT_OPTIONS if network == EXACT else ()
+    own = _load(recipe, ("--seed", str(seed), *options, *gradient))
     whole, reads = own, ()
     if NETWORKS[network] is not None:
         whole, reads = _replace_network(own, network), (own,)
