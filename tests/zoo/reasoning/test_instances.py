@@ -130,6 +130,21 @@ def test_the_marked_way_is_the_only_one(algorithm: str, size: int) -> None:
         assert all(beside[cell] == (1 if cell in ends else 2) for cell in steps) and ends <= steps
 
 
+def test_the_rounds_of_a_maze_are_the_depth_of_its_dead_ends() -> None:
+    drawn = mazes.draw_mazes(12, 13, seed=4)
+    for wall, way, rounds in zip(
+        drawn.inputs[:, 0], drawn.targets, mazes.count_rounds(drawn.inputs), strict=True
+    ):
+        free = {tuple(cell) for cell in (wall == 0).nonzero().tolist()}
+        reached, depth = {tuple(cell) for cell in way.nonzero().tolist()}, 0
+        while reached != free:
+            beside = {
+                (r + i, c + j) for r, c in reached for i, j in ((0, 1), (1, 0), (0, -1), (-1, 0))
+            }
+            reached, depth = reached | (beside & free), depth + 1
+        assert depth == rounds
+
+
 # --- sudoku ---------------------------------------------------------------------------------------
 
 
@@ -194,11 +209,23 @@ def test_no_grid_of_the_test_has_a_copy_in_training(digits: int) -> None:
 def test_a_copy_is_as_hard_as_its_puzzle() -> None:
     drawn = sudoku.draw_puzzles(6, 8, seed=3, clues=0, held_out=False)
     copies = sudoku.permute(drawn, np.random.default_rng(1))
-    clues = [x.sum((1, 2, 3)) for x in (drawn.inputs, copies.inputs)]
-    assert torch.equal(*clues)
-    full = sudoku.encode(*[[sudoku.draw_grid(sudoku.SIZES[6], random.Random(0))]] * 2, 6)
-    assert sudoku.count_guesses(full.inputs).tolist() == [0.0]
-    assert sudoku.count_guesses(drawn.inputs).max() > 0
+    for measure in (lambda x: x.sum((1, 2, 3)), sudoku.count_rounds):
+        assert torch.equal(measure(drawn.inputs), measure(copies.inputs))
+    assert len(set(sudoku.count_rounds(drawn.inputs).tolist())) > 1
+
+
+def test_rounds_of_deduction() -> None:
+    full = torch.tensor([[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]])
+
+    def count(*open_: int) -> float:
+        puzzle = [0 if cell in open_ else digit for cell, digit in enumerate(full.flatten())]
+        drawn = sudoku.encode([tuple(map(int, puzzle))], [tuple(full.flatten().tolist())], 4)
+        return float(sudoku.count_rounds(drawn.inputs))
+
+    assert count() == 0
+    assert count(0) == count(0, 15) == 1  # apart from one another: at once
+    assert count(*range(16)) == 16  # nothing to deduce from: a cell at a time
+    assert count(*range(8)) > count(*range(4))
 
 
 GRID = "".join(
@@ -248,13 +275,6 @@ def test_an_answer_that_does_not_solve_its_question_is_refused(
     path.write_text(f"question,answer\n{GRID[:20]}{'.' * 61},{answer}\n")
     with pytest.raises(DataError, match=message):
         sudoku.read_puzzles(path)
-
-
-def test_a_puzzle_without_a_solution_is_named() -> None:
-    question = (1, 2, 3, 0) + (0, 0, 0, 4) + 8 * (0,)  # 4 fits nowhere in the first row
-    drawn = sudoku.encode([16 * (0,), question], [16 * (1,)] * 2, 4)
-    with pytest.raises(DataError, match="puzzle 2 has no solution"):
-        sudoku.count_guesses(drawn.inputs)
 
 
 # --- splits ---------------------------------------------------------------------------------------

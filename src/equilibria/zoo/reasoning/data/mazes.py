@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 import torch
+from torch.nn import functional
 
 from equilibria.run.data.dataset import Split
 from equilibria.zoo.reasoning.data.drawing import part_of
@@ -70,6 +71,29 @@ def draw_mazes(
         targets[number, list(rows), list(columns)] = 1
         number += 1
     return Split(inputs, targets)
+
+
+def count_rounds(inputs: torch.Tensor) -> torch.Tensor:
+    """Return the rounds in which the dead ends of each maze are filled, `(count,)`.
+
+    In a round, every cell that has at most one open neighbor is filled, all at once, but start and
+    goal are not. What is left in the end is the way.
+
+    Args:
+        inputs: as `draw_mazes` has them.
+    """
+    open_, ends = inputs[:, 0] == 0, inputs[:, 1:].any(1)
+    rounds = torch.zeros(len(inputs))
+    while True:
+        beside = functional.pad(open_.float(), (1, 1, 1, 1))
+        neighbors = beside[:, :-2, 1:-1] + beside[:, 2:, 1:-1]
+        neighbors += beside[:, 1:-1, :-2] + beside[:, 1:-1, 2:]
+        dead = open_ & ~ends & (neighbors <= 1)
+        changed = dead.flatten(1).any(1)
+        if not changed.any():
+            return rounds
+        rounds += changed
+        open_ = open_ & ~dead
 
 
 def find_way(tree: Tree, start: Room, goal: Room) -> list[Room]:

@@ -64,15 +64,12 @@ class Search:
         puzzle: its cells.
         boxes: their shape.
         generator: shuffles the digits tried at a cell; None for increasing order.
-
-    Attributes:
-        guesses: cells so far at which more than one digit was possible.
     """
 
     def __init__(
         self, puzzle: Sequence[int], boxes: Boxes, generator: random.Random | None = None
     ) -> None:
-        self.boxes, self.generator, self.guesses = boxes, generator, 0
+        self.boxes, self.generator = boxes, generator
         n = boxes.digits
         full = (1 << n) - 1
         self.grid = list(puzzle)
@@ -99,7 +96,6 @@ class Search:
                 cell, options, fewest = each, candidates, count
                 if count <= 1:
                     break
-        self.guesses += fewest > 1
         bits = [1 << k for k in range(self.boxes.digits) if options >> k & 1]
         if self.generator is not None:
             self.generator.shuffle(bits)
@@ -248,23 +244,35 @@ def permute(puzzles: Split, generator: np.random.Generator) -> Split:
     return Split(inputs.view_as(puzzles.inputs), targets.view_as(puzzles.targets))
 
 
-def count_guesses(inputs: torch.Tensor) -> torch.Tensor:
-    """Return how often a search for the solution of each puzzle has to guess, `(count,)`.
+def count_rounds(inputs: torch.Tensor) -> torch.Tensor:
+    """Return the rounds of deduction that each puzzle takes, `(count,)`, and one for each cell that
+    they leave open.
+
+    In a round, every cell loses the digits that are settled in its units, and takes the digit that
+    has no other place in one of them: naked and hidden singles, all at once.
 
     Args:
         inputs: as `encode` has them.
-
-    Raises:
-        DataError: a puzzle has no solution; the message has its number.
     """
-    given = (inputs.argmax(1) + 1) * inputs.amax(1).long()
-    found = []
-    for number, puzzle in enumerate(given.flatten(1).tolist(), 1):
-        search = Search(puzzle, SIZES[inputs.shape[1]])
-        if next(search.solutions(), None) is None:
-            raise DataError(f"puzzle {number} has no solution: its digits contradict each other")
-        found.append(float(search.guesses))
-    return torch.tensor(found)
+    digits = inputs.shape[1]
+    member = torch.zeros(3 * digits, digits**2)  # of units: rows, columns, boxes
+    for cell, numbers in enumerate(SIZES[digits].units):
+        for kind, unit in enumerate(numbers):
+            member[kind * digits + unit, cell] = 1
+    given = inputs.flatten(2) > 0
+    possible = torch.where(given.any(1, keepdim=True), given, True)  # (count, digits, cells)
+    rounds = torch.zeros(len(inputs))
+    while True:
+        settled = possible & (possible.sum(1, keepdim=True) == 1)
+        taken = (settled.float() @ member.T @ member > 0) & ~settled
+        places = possible.float() @ member.T
+        only = possible & ((places == 1).float() @ member > 0)
+        left = torch.where(only.any(1, keepdim=True), only, possible & ~taken)
+        changed = (left != possible).flatten(1).any(1)
+        if not changed.any():
+            return rounds + (possible.sum(1) > 1).sum(1)
+        rounds += changed
+        possible = left
 
 
 def encode(puzzles: Sequence[Grid], grids: Sequence[Grid], digits: int) -> Split:

@@ -217,8 +217,8 @@ class Mazes(ReasoningConfig):
 
     @override
     def measure_difficulty(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the cells of the way."""
-        return targets.flatten(1).sum(1).float()
+        """Return the depth of the dead ends, see `mazes.count_rounds`."""
+        return mazes.count_rounds(inputs)
 
     @property
     @override
@@ -305,8 +305,8 @@ class Sudoku(ReasoningConfig):
 
     @override
     def measure_difficulty(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the guesses of a search that has no rule but the sudoku's own."""
-        return sudoku.count_guesses(inputs)
+        """Return the rounds of deduction that a puzzle takes, see `sudoku.count_rounds`."""
+        return sudoku.count_rounds(inputs)
 
     @property
     @override
