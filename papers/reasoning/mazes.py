@@ -23,7 +23,8 @@ from papers.reasoning.common import (
 )
 
 SIZES = (9, 13, 17, 33)
-NETWORKS = (EQUILIBRIUM, "tied, 8 deep", "tied, progressive")
+NETWORKS = {EQUILIBRIUM: 3, "tied, 8 deep": 1, "tied, progressive": 1}
+"""The networks, with how many seeds each."""
 
 
 def measure_larger(context: Context) -> Iterable[dict[str, Any]]:
@@ -36,8 +37,8 @@ def points(scale: Scale) -> list[Point]:
         point(
             "mazes", network, seed, choose_measures(network, measure_larger, measure_breadth), 12.0
         )
-        for network in NETWORKS
-        for seed in range(3)
+        for network, seeds in NETWORKS.items()
+        for seed in range(seeds)
     ]
 
 

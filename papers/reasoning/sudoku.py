@@ -19,7 +19,9 @@ from papers.reasoning.common import (
     point,
 )
 
-NETWORKS = (EQUILIBRIUM, "tied, 8 deep", "tied, progressive")
+NETWORKS = {EQUILIBRIUM: 3, "tied, 8 deep": 1, "tied, progressive": 1}
+"""The networks, with how many seeds each."""
+
 FOUR = ("--task.size", "4", "--task.clues", "4", "--task.puzzles", "500")
 
 
@@ -34,8 +36,8 @@ def points(scale: Scale) -> list[Point]:
                 12.0,
                 digits=6,
             )
-            for network in NETWORKS
-            for seed in range(3)
+            for network, seeds in NETWORKS.items()
+            for seed in range(seeds)
         ),
         *(
             point(

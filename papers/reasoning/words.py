@@ -23,7 +23,9 @@ from papers.reasoning.common import (
 )
 
 LENGTHS = (16, 32, 64, 128, 256)
-NETWORKS = (EQUILIBRIUM, "tied, 8 deep", "tied, progressive", "LSTM")
+NETWORKS = {EQUILIBRIUM: 3, "tied, 8 deep": 3, "tied, progressive": 1, "LSTM": 1}
+"""The networks, with how many seeds each."""
+
 S5 = ("--task.group", "S5", "--task.larger", "[32, 64]", "--epochs", "30")
 
 
@@ -38,8 +40,8 @@ def points(scale: Scale) -> list[Point]:
             point(
                 "words-s3", network, seed, choose_measures(network, measure_long), 8.0, group="S3"
             )
-            for network in NETWORKS
-            for seed in range(3)
+            for network, seeds in NETWORKS.items()
+            for seed in range(seeds)
         ),
         point("words-s3", EQUILIBRIUM, 0, [measure_sizes], 40.0, S5, group="S5"),
     ]

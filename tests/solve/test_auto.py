@@ -257,6 +257,28 @@ def test_a_front_with_a_slow_wake_is_not_stalled(kind, lag: float, dtype) -> Non
     torch.testing.assert_close(sol.value, plain.value, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("kind", [eq.Picard, eq.Auto])
+def test_a_slow_front_through_chaos_is_not_stalled(kind) -> None:
+    """A marker takes 8 evaluations a place. Where it has passed, the other entries of a place come
+    to rest in about 70; before it they are chaotic, so that few fewer of many are loud."""
+    target = normal(15, 512, seed=5)
+
+    def f(z):
+        marker, rest = z[:, :1], z[:, 1:]
+        here = torch.cat([torch.ones_like(marker[..., :1]), marker[..., :-1]], 2) >= 1
+        moved = (marker + 0.125 * here).clamp(max=1)
+        rest = torch.where(here, 0.85 * rest + 0.15 * target, (5 * rest).cos())
+        return torch.cat([moved, rest], 1)
+
+    start = torch.cat([torch.zeros(2, 1, 512).double(), normal(2, 15, 512, seed=6)], 1)
+    start[:, 0, :40] = 1  # a front that has been on its way for long
+    start[:, 1:, :40] = target[:, :40] * (1 + 10 ** (-torch.arange(40) / 10))
+    sol = eq.fixed_point(f, start, solver=kind(max_evals=6000))
+    assert (sol.status == CONVERGED).all()
+    arrived = sol.value[:, 1:, :480]  # the last places are as near as the tolerance asks
+    torch.testing.assert_close(arrived, target[:, :480].expand_as(arrived), rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("n", [4, 64, 4096])
 @pytest.mark.parametrize("kind", [eq.Picard, eq.Auto])
 def test_a_cycle_is_stalled_whatever_moves_in_it(kind, n: int) -> None:

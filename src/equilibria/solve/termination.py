@@ -51,7 +51,7 @@ class Judge:
 
     PER_SAMPLE = (
         *("top", "small", "growth_limit", "held"),
-        *("error_mark", "size_mark", "scale_mark", "rows_mark", "loud_mark"),
+        *("error_mark", "size_mark", "scale_mark", "rows_mark", "rest_mark", "loud_mark"),
     )
 
     def __init__(
@@ -74,9 +74,9 @@ class Judge:
         self.held = torch.zeros_like(unknown, dtype=torch.bool)
         self.any_held = False
         # What the latest look for a stall found: the best tolerance ratio, the least ||f - z|| and
-        # ||f|| by then, the loud entries, and z.
+        # ||f|| by then, the loud entries, z, and which entries were at rest.
         self.error_mark = self.size_mark = self.scale_mark = self.loud_mark = unknown
-        self.rows_mark = z
+        self.rows_mark = self.rest_mark = z
 
     def begin(self, reference: Reference, origin: Tensor | None) -> None:
         """Growth is measured from the start, or from `origin`, see `Terms`."""
@@ -153,16 +153,16 @@ class Judge:
         patience = self.solver.patience
         status = torch.where(over, int(Status.MAX_EVALS), RUNNING)
         if patience is not None and evals % patience == 1 % patience:
-            loud = count_loud(point)
+            loud, rest = count_loud(point), at_rest(point.z, point.f, RESTING)
             if evals > 1:
-                stalled = self._has_stalled(point, found, loud, running)
+                stalled = self._has_stalled(point, found, loud, rest, running)
                 status = torch.where(stalled, int(Status.STALLED), status)
                 far = found.size > STALLED_DIVERGENCE / DIVERGENCE * self.top
                 status = torch.where(stalled & far, int(Status.DIVERGED), status)
             self.error_mark, self.rows_mark = self.best.error, [row.detach() for row in point.z]
             self.size_mark = torch.fmin(found.size, self.size_mark)
             self.scale_mark = torch.fmin(found.scale, self.scale_mark)
-            self.loud_mark = loud
+            self.loud_mark, self.rest_mark = loud, rest
         far = (found.size > self.top) | ~torch.isfinite(found.size + found.scale)
         status = torch.where(far, int(Status.DIVERGED), status)
         status = torch.where(found.tolerance_ratio <= self.goal, int(Status.CONVERGED), status)
@@ -179,7 +179,9 @@ class Judge:
             reason = torch.where(wrong, int(Reason.ERROR), int(Reason.NONE))
         return torch.where(failed & self.held, int(Reason.GROWTH), reason).to(torch.int8)
 
-    def _has_stalled(self, point: Point, found: Measure, loud: Tensor, running: Tensor) -> Tensor:
+    def _has_stalled(
+        self, point: Point, found: Measure, loud: Tensor, rest: Rows, running: Tensor
+    ) -> Tensor:
         """Whose best residual has hardly fallen since the latest look, with nothing on its way.
 
         A signal on its way is progress that shows no less, and so is a state on its way to zero,
@@ -194,8 +196,9 @@ class Judge:
             moving = moving | found.arriving
         stalled = (self.best.error > STALL * self.error_mark) & ~moving
         if private.some(stalled & running):
-            stalled = stalled & ~carries_front(point, self.rows_mark, scale)
+            stalled = stalled & ~carries_front(point, rest, self.rows_mark, scale)
             stalled = stalled & ~grows_quiet(loud, self.loud_mark)
+            stalled = stalled & ~comes_to_rest(rest, self.rest_mark)
         return stalled
 
     def _hold(self, error: Tensor, found: Measure, rows: Rows, running: Tensor) -> Tensor:
@@ -231,7 +234,7 @@ class Judge:
 SETTLED = 1e-3  # share of all entries, and of their size, that tells a front from rounding
 RESTING = 1e-5  # change of an entry beside it, at which it counts as at rest behind a front
 LOUD = 0.1  # change of an entry, by the RMS of all, above which it is loud
-CHANCE = 3.0  # standard deviations of a number of loud entries, by which it must have fallen
+CHANCE = 3.0  # standard deviations by which a number of entries must differ from chance
 
 
 def at_rest(z: Rows, f: Rows, least: float = 0.0) -> Rows:
@@ -264,13 +267,21 @@ def grows_quiet(loud: Tensor, before: Tensor) -> Tensor:
     return before.isfinite() & (before - loud > CHANCE * before.sqrt())
 
 
-def carries_front(point: Point, before: Rows, scale: Tensor) -> Tensor:
-    """Have entries, one in a thousand, changed since `before` and come to rest? `scale` is the
+def comes_to_rest(rest: Rows, before: Rows) -> Tensor:
+    """Have more entries come to rest than have left it since `before`, as by chance would not?"""
+    pairs = list(zip(rest, before, strict=True))
+    gained = count_entries([now & ~then for now, then in pairs])
+    lost = count_entries([then & ~now for now, then in pairs])
+    return gained - lost > CHANCE * (gained + lost).to(torch.float32).sqrt()
+
+
+def carries_front(point: Point, rest: Rows, before: Rows, scale: Tensor) -> Tensor:
+    """Have entries, one in a thousand, changed since `before` and come to `rest`? `scale` is the
     length of f(z)."""
     size = entries(point.f)
     least = (SETTLED * size**-0.5 * scale).unsqueeze(1)
-    rest = zip(at_rest(point.z, point.f, RESTING), point.f, before, strict=True)
-    settled = count_entries([still & ((image - row).abs() > least) for still, image, row in rest])
+    rows = zip(rest, point.f, before, strict=True)
+    settled = count_entries([still & ((image - row).abs() > least) for still, image, row in rows])
     return settled > SETTLED * size
 
 
