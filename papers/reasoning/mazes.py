@@ -6,10 +6,17 @@ for at least as many steps, and at least as many evaluations of the cell. Tied o
 long as suits them best, chosen on half of the mazes and reported on the other.
 """
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+from scipy.stats import spearmanr
+
+from equilibria.nn.using import in_eval_mode
 from equilibria.run.studies.study import Context, Point, Scale, Study
+from equilibria.run.studies.views import Pivot, spread
+from equilibria.solve import SolveWarning
 from papers.reasoning.common import (
     EQUILIBRIUM,
     breadth_views,
@@ -28,8 +35,16 @@ NETWORKS = {EQUILIBRIUM: 3, "tied, 8 deep": 1, "tied, progressive": 1}
 
 
 def measure_larger(context: Context) -> Iterable[dict[str, Any]]:
-    """What the answers on mazes of 13 x 13 owe to depth."""
-    return measure_path(context, "test-13")
+    """What the answers on mazes of 13 x 13 owe to depth; and the rank correlation of evaluations
+    and the length of the way, `by_length`."""
+    yield from measure_path(context, "test-13")
+    model: Any = context.run.load().model
+    batch = context.run.task.sample("test-13", 250)
+    with in_eval_mode(model), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", SolveWarning)
+        evals = model.deq(*model.inject(batch.inputs)).stats.evals
+    length = batch.targets.flatten(1).sum(1)
+    yield {"of": "length", "size": 13, "by_length": float(spearmanr(length, evals).statistic)}
 
 
 def points(scale: Scale) -> list[Point]:
@@ -49,6 +64,12 @@ STUDY = Study(
         size_chart("Mazes solved, learned on 9 x 9", "rows"),
         by_size("Mazes solved, per cent, by rows", SIZES),
         *depth_views("mazes of 13 x 13"),
+        Pivot(
+            title="Rank correlation of evaluations and the length of the way, mazes of 13 x 13",
+            index={"network": "network"},
+            where={"of": "length"},
+            values={"correlation": spread("by_length", 1, ".2f")},
+        ),
         *breadth_views(),
     ],
 )
