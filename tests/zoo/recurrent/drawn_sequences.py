@@ -5,7 +5,7 @@ import torch
 from equilibria.run.registry import find, resolve
 from equilibria.zoo.io.sequences import Sequences
 from equilibria.zoo.recurrent.model.classifier import RecurrentConfig, SequenceClassifier
-from equilibria.zoo.recurrent.task.sequences import ChannelStatistics, Standardized
+from equilibria.zoo.recurrent.task.signals import ChannelStatistics, Standardized
 from tasks_in_memory import Drawn
 
 CELLS = {

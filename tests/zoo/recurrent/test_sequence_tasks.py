@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from equilibria.run.cli.main import main
-from equilibria.run.data import DataError
+from equilibria.run.data import DataError, Split
+from equilibria.run.tasks.regression import fit_regression
 from equilibria.zoo.io.selection import choose_groups
-from equilibria.zoo.recurrent.task.sequences import ChannelStatistics, SequenceClassification
+from equilibria.zoo.recurrent.task.sequences import SequenceClassification
+from equilibria.zoo.recurrent.task.signals import ChannelStatistics, read_windows
 from equilibria.zoo.vision.model.single_scale import DenseConfig
 
 
@@ -109,6 +111,28 @@ class TestSelection:
             task(folder, valid=0.25)
 
 
+class TestWindows:
+    def test_a_sequence_has_the_statistics_of_its_own_steps(self):
+        x = torch.randn(3, 9, 2, generator=torch.Generator().manual_seed(0))
+        lengths = torch.tensor([9, 4, 1])
+        found = read_windows((x, lengths))
+        assert found.shape == (3, 40) and found.isfinite().all()
+        for k, length in enumerate(lengths.tolist()):
+            torch.testing.assert_close(found[k : k + 1], read_windows(x[k : k + 1, :length]))
+        one = found[1].view(4, 5, 2)  # windows of one step each
+        for moment in (0, 2, 3):
+            torch.testing.assert_close(one[:, moment], x[1, :4])
+        assert not one[:, (1, 4)].any()
+
+    def test_what_differs_in_one_window_is_told_apart(self):
+        x = torch.randn(200, 20, 1, generator=torch.Generator().manual_seed(1))
+        targets = torch.arange(200) % 2
+        x[targets == 1, 10:15] += 2.0
+        train = Split(x[:150], targets[:150])
+        fitted = fit_regression(train, 2, read_windows, scale=True)
+        assert fitted.figures(Split(x[150:], targets[150:]))["accuracy"] > 0.9
+
+
 class TestRuns:
     def test_a_run_is_evaluated_on_other_sequences_as_it_saw_its_own(
         self, folder, tmp_path, capsys
@@ -126,6 +150,13 @@ class TestRuns:
         assert config.statistics == ChannelStatistics(
             tuple(seen["standardise"]["mean"]), tuple(seen["standardise"]["deviation"])
         )
+
+    def test_a_linear_model_stands_beside(self, folder, tmp_path, capsys):
+        train(folder, tmp_path / "run")
+        assert main(["evaluate", str(tmp_path / "run")]) == 0
+        found = json.loads((tmp_path / "run" / "evaluation.json").read_text("utf-8"))["baseline"]
+        assert found["name"] == "logistic regression on statistics of windows"
+        assert f"{100 * found['accuracy']:.2f} %" in capsys.readouterr().out
 
     def test_other_channels_are_refused(self, folder, tmp_path):
         train(folder, tmp_path / "run")

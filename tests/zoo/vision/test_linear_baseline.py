@@ -9,6 +9,7 @@ from equilibria.run import recipe as recipes
 from equilibria.run.cli.main import main
 from equilibria.run.data import Split
 from equilibria.run.loop import train
+from equilibria.run.tasks import regression
 from equilibria.zoo.vision.task import baselines
 
 TINY = (
@@ -43,6 +44,10 @@ def test_other_images_are_compared_with_nothing(folder, capsys):
     assert "is for language models" not in capsys.readouterr().err
 
 
+def regress(train, classes):
+    return regression.fit_regression(train, classes, baselines.read_pixels)
+
+
 def images(count, classes=3):
     """Noise whose class is which third of the image is bright."""
     random = torch.Generator().manual_seed(0)
@@ -54,7 +59,7 @@ def images(count, classes=3):
 
 
 def test_logistic_regression_tells_what_is_linear():
-    found = baselines.regression(images(120), 3).figures(images(60))
+    found = regress(images(120), 3).figures(images(60))
     assert found["accuracy"] > 0.95
 
 
@@ -68,10 +73,10 @@ def correlated(count):
 
 
 def test_the_penalty_is_as_weak_as_the_images_want(monkeypatch):
-    found = baselines.regression(correlated(400), 2)
+    found = regress(correlated(400), 2)
     assert found.strength == 1.0 and found.figures(correlated(400))["accuracy"] > 0.9
-    monkeypatch.setattr(baselines, "STRENGTHS", (1e-5, 1e-4, 1e-3, 1e-2))
-    assert baselines.regression(correlated(400), 2).figures(correlated(400))["accuracy"] < 0.7
+    monkeypatch.setattr(regression, "STRENGTHS", (1e-5, 1e-4, 1e-3, 1e-2))
+    assert regress(correlated(400), 2).figures(correlated(400))["accuracy"] < 0.7
 
 
 def test_weaker_penalties_are_not_tried_after_two_that_are_worse(monkeypatch):
@@ -83,21 +88,21 @@ def test_weaker_penalties_are_not_tried_after_two_that_are_worse(monkeypatch):
 
         def score(self, rows, targets):
             tried.append(self.strength)
-            return scores[baselines.STRENGTHS.index(self.strength)]
+            return scores[regression.STRENGTHS.index(self.strength)]
 
-    monkeypatch.setattr(baselines, "_fit", lambda rows, targets, strength: Fitted(strength))
-    assert baselines.regression(correlated(40), 2).strength == baselines.STRENGTHS[1]
-    assert tried == list(baselines.STRENGTHS[:5])
+    monkeypatch.setattr(regression, "_fit", lambda rows, targets, strength, scale: Fitted(strength))
+    assert regress(correlated(40), 2).strength == regression.STRENGTHS[1]
+    assert tried == list(regression.STRENGTHS[:5])
 
 
 def test_a_class_that_was_never_seen_is_never_told():
     few = images(40)
     seen = few.targets < 2
-    found = baselines.regression(Split(few.inputs[seen], few.targets[seen]), 3).figures(few)
+    found = regress(Split(few.inputs[seen], few.targets[seen]), 3).figures(few)
     assert found["accuracy"] <= float(seen.double().mean())
 
 
 def test_large_images_are_brought_down_first():
     large = Split(torch.rand(12, 3, 80, 80), torch.arange(12) % 2)
-    model = baselines.regression(large, 2)
+    model = regress(large, 2)
     assert model.model.n_features_in_ == 3 * baselines.LARGEST**2

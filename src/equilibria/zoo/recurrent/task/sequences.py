@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import torch
-from torch import Tensor
 from typing_extensions import override
 
 from equilibria import draws
@@ -18,109 +16,21 @@ from equilibria.checks import check_fields
 from equilibria.run.data import available, load
 from equilibria.run.data.storage import DataError
 from equilibria.run.models import ModelConfig
-from equilibria.run.tasks.base import LabeledTask, TaskConfig
+from equilibria.run.tasks.base import LabeledTask, TaskConfig, check_split
 from equilibria.run.tasks.feed import Batch
-from equilibria.run.tasks.normalization import Normalized
+from equilibria.run.tasks.regression import fit_regression
 from equilibria.zoo.io import arrays, selection
 from equilibria.zoo.io.delimited import Separator
 from equilibria.zoo.io.sequences import SequenceSamples
 from equilibria.zoo.io.tasks import complete_classifier, read_facts, require_data, write_facts
 from equilibria.zoo.recurrent.data import Sequences, SequenceSet
 from equilibria.zoo.recurrent.data.tables import Missing
-
-# --- standardisation ------------------------------------------------------------------------------
-
-# Signals with mean 0 and deviation 1 in each channel.
-
-
-# Sequences that are added up at once.
-_BLOCK = 512
-
-
-@dataclass(frozen=True)
-class ChannelStatistics:
-    """Mean and standard deviation of each channel, over all steps of some sequences.
-
-    A channel that is constant has deviation 1: it is moved to 0 and left there.
-
-    Attributes:
-        mean: of each channel.
-        deviation: of each channel.
-        compress: c of asinh(x / c) / asinh(1 / c), which standardised signals x are then put
-            through: linear well below c, logarithmic above, and 1 at 1; None to leave them.
-    """
-
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-    compress: float | None = None
-
-    @classmethod
-    def of(cls, sequences: SequenceSamples, compress: float | None = None) -> ChannelStatistics:
-        """Return the statistics of sequences, in float64, without what follows their ends."""
-        count, total, squares, first = 0, 0.0, 0.0, None
-        for start in range(0, len(sequences), _BLOCK):
-            inputs, _ = sequences[slice(start, min(start + _BLOCK, len(sequences)))]
-            x, lengths = inputs if isinstance(inputs, tuple) else (inputs, None)
-            x = steps(x.double(), lengths)
-            first = x[0] if first is None else first  # differences from it are exactly 0 if all are
-            count += len(x)
-            total = total + (x - first).sum(0)
-            squares = squares + (x - first).square().sum(0)
-        assert first is not None and isinstance(total, Tensor) and isinstance(squares, Tensor)
-        mean = total / count
-        deviation = (squares / count - mean.square()).clamp(min=0).sqrt()
-        deviation[deviation == 0] = 1.0
-        return cls(tuple((mean + first).tolist()), tuple(deviation.tolist()), compress)
-
-    def apply(self, x: Tensor) -> Tensor:
-        """Return signals (..., channels) less the mean, over the deviation, and compressed.
-
-        The mean is subtracted in the signals' own precision; the result is float32.
-        """
-        mean, deviation = (
-            torch.tensor(each, dtype=x.dtype, device=x.device)
-            for each in (self.mean, self.deviation)
-        )
-        x = ((x - mean) / deviation).float()
-        return x if self.compress is None else compress_signal(x, self.compress)
-
-
-def compress_signal(x: Tensor, scale: float) -> Tensor:
-    """Return asinh(x / scale) / asinh(1 / scale)."""
-    return torch.asinh(x / scale) / math.asinh(1 / scale)
-
-
-def steps(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return the steps (count, channels) of sequences (batch, time, channels), without padding."""
-    if lengths is None:
-        return x.flatten(0, 1)
-    return x[torch.arange(x.shape[1]) < lengths[:, None]]
-
-
-@dataclass(frozen=True)
-class Standardized(Normalized):
-    """Sequences whose signals are standardised as they are given out."""
-
-    samples: SequenceSamples
-    statistics: ChannelStatistics
-
-    @property
-    def groups(self) -> Tensor | None:
-        """Who or what they were recorded from, (count,)."""
-        return self.samples.groups
-
-    @override
-    def __getitem__(self, index: slice | Tensor) -> tuple[Any, Tensor]:
-        inputs, targets = self.samples[index]
-        if not isinstance(inputs, tuple):
-            return self.statistics.apply(inputs), targets
-        x, lengths = inputs
-        there = torch.arange(x.shape[1]) < lengths[:, None]
-        return (self.statistics.apply(x) * there[..., None], lengths), targets
-
-
-# --- sequences ------------------------------------------------------------------------------------
-
+from equilibria.zoo.recurrent.task.signals import (
+    ChannelStatistics,
+    Standardized,
+    read_windows,
+    steps,
+)
 
 READING = ("separator", "missing", "channel")
 """Keys that say how a user's own files are read."""
@@ -236,6 +146,8 @@ class SequenceTask(LabeledTask):
         seen: sequences.json of a run that evaluates on these data; None for its own.
     """
 
+    baseline = "logistic regression on statistics of windows"
+
     def __init__(
         self, config: SequenceClassification, found: SequenceSet, seen: Path | None = None
     ) -> None:
@@ -260,6 +172,8 @@ class SequenceTask(LabeledTask):
             samples = {name: Standardized(s, self.statistics) for name, s in samples.items()}
         super().__init__(samples, found.checksum)
         self.label_smoothing = config.label_smoothing
+        if seen is not None or found.vocabulary is not None:
+            self.baseline = ""  # nothing of these was learned from, or they are no signals
 
     def _read_statistics(self, path: Path) -> ChannelStatistics | None:
         """The statistics of a run, once its classes and channels are found to be these."""
@@ -286,6 +200,11 @@ class SequenceTask(LabeledTask):
     def complete(self, config: ModelConfig) -> ModelConfig:
         shape = (len(self.channels),) if self.vocabulary is None else ()
         return complete_classifier(config, shape, len(self.labels), self.vocabulary, self.source)
+
+    @override
+    def reference(self, split: str) -> dict[str, float]:
+        learned, asked = (self.samples[name] for name in ("train", check_split(self, split)))
+        return fit_regression(learned, len(self.labels), read_windows, scale=True).figures(asked)
 
     @override
     def augment(self, batch: Batch) -> Batch:

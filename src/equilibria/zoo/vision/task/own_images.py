@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from equilibria.run.data import Dataset, available
 from equilibria.run.data.dataset import Samples
+from equilibria.run.tasks import regression
 from equilibria.run.tasks.base import TaskConfig, check_split
 from equilibria.run.tasks.normalization import Normalized
 from equilibria.words import percent
@@ -299,9 +300,9 @@ class OwnImagesTask(ClassificationTask):
     @override
     def reference(self, split: str) -> dict[str, float]:
         asked = cast(Samples, self.samples[check_split(self, split)])
-        return baselines.regression(self._training_images(baselines.MOST), self.classes).figures(
-            asked
-        )
+        train = self._training_images(regression.MOST)
+        fitted = regression.fit_regression(train, self.classes, baselines.read_pixels)
+        return fitted.figures(asked)
 
     def _training_images(self, most: int) -> Samples:
         """Return training images, `most` of which will do: so many of the first in shards."""
