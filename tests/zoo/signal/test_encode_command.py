@@ -31,6 +31,23 @@ run = partial(small_signals.run, "encode")
 refused = partial(refusal, "encode")
 
 
+@pytest.mark.parametrize("size", [48, 96])
+def test_the_file_takes_no_more_than_the_samples(here, asked, capsys, size):
+    """Two photographs of which the larger one gets the wider network."""
+    noise = torch.rand(size, size, 3, generator=torch.Generator().manual_seed(0))
+    write_image("c.png", 2 * noise - 1)
+    run("c.png", "--epochs", "1", "--epoch-steps", "2")
+    raw, written = 3 * size**2, (here / "c.inr").stat().st_size
+    assert raw / 2 < written <= raw and f"{raw:,} bytes of samples" in capsys.readouterr().out
+    assert asked[0].model.width == load("c.inr").about["model"]["width"]
+
+
+def test_a_file_larger_than_its_samples_is_named(here, capsys):
+    run("a.png", "--epochs", "1", "--epoch-steps", "2")
+    assert load("a.inr").about["model"]["width"] == command.LEAST_WIDTH
+    assert "larger than the" in capsys.readouterr().out
+
+
 def names(folder):
     return sorted(each.name for each in folder.iterdir())
 
@@ -58,7 +75,7 @@ def test_an_image_becomes_a_small_file(here, capsys):
     psnr = image.psnr(found.decode(image.points).values)
     assert found.about["quality"]["psnr"] == pytest.approx(psnr, abs=1e-6)
     size = (here / "b.inr").stat().st_size
-    assert f"Written to b.inr, {size:,} bytes, PSNR {psnr:.2f} dB. Decode it: " in said
+    assert f"Written to b.inr, {size:,} bytes for 108 bytes of samples, PSNR {psnr:.2f} dB. Decode it: " in said
     assert said.rstrip().endswith("equilibria decode b.inr")
 
 

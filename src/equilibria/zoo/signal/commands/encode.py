@@ -13,17 +13,21 @@ resumes it. The .inr file is written at the end, and is complete or absent.
 
 from __future__ import annotations
 
+import itertools
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from equilibria.run import config
 from equilibria.run import processes as devices
 from equilibria.run import recipe as recipes
 from equilibria.run import run as runs
-from equilibria.run.cli.output import Output
+from equilibria.run.cli.output import Output, say
 from equilibria.run.cli.parser import Parser, ResumableStop, UserError, name_data
 from equilibria.run.cli.status import DONE
 from equilibria.run.loop import Interrupted, train
@@ -31,6 +35,7 @@ from equilibria.run.memory import free_bytes
 from equilibria.run.recipe import Recipe
 from equilibria.run.report.words import mib
 from equilibria.zoo.signal import data as signals
+from equilibria.zoo.signal.data import SignalField
 from equilibria.zoo.signal.model.configs import RepresentationConfig
 from equilibria.zoo.signal.predict import encode
 from equilibria.zoo.signal.predict.output import quality, what
@@ -44,6 +49,12 @@ OWN = ("size", "rate", "start", "seconds", "frames")
 
 BATCH = 65_536
 """Default limit on the points of a step, whose states are all in memory."""
+
+LEAST_WIDTH = 16
+"""Of a network whose width follows from its signal."""
+
+HEADER = 2_000
+"""Bytes of a file beside its weights, about."""
 
 ROOM = 0.5
 """Largest fraction of the free memory that the states of all points may take."""
@@ -70,11 +81,14 @@ def main(argv: Sequence[str]) -> int:
     console = Output(quiet=arguments.quiet)
     chosen: Any = recipe.task
     with config.as_chosen():
-        signal = chosen.load().signal
+        task = chosen.load()
+    signal = task.signal
     about = f"{arguments.file.name}: {what(signal.field)}"
     console.print(about, markup=False, highlight=False, soft_wrap=True)
     if signal.field.kind != "shape":
         count = len(signal.points)
+        if "model.width" not in given and name in recipes.available():
+            recipe = replace(recipe, model=_fit_width(recipe.model, task))
         if "batch_size" not in given:
             most = BATCH if recipe.batch_size == "all" else recipe.batch_size
             recipe = replace(recipe, batch_size=most if most < count else "all")
@@ -105,8 +119,20 @@ def main(argv: Sequence[str]) -> int:
         # Shapes are measured at the noise used in training.
         encoded = encode(out, model, signal, noise=chosen.noise)
     shutil.rmtree(run)
+    written = out.stat().st_size
+    of = ""
+    if signal.field.kind != "shape":
+        raw = _count_bytes(signal.field)
+        of = f" for {raw:,} bytes of samples"
+        if written > raw:
+            say(
+                console,
+                f"warning: {out} is larger than the {raw:,} bytes of the samples that it encodes: "
+                "lower --model.width",
+                "yellow",
+            )
     console.finish(
-        f"Written to {out}, {out.stat().st_size:,} bytes, {quality(encoded.about['quality'])}. "
+        f"Written to {out}, {written:,} bytes{of}, {quality(encoded.about['quality'])}. "
         f"Decode it: equilibria decode {out}",
         out,
     )
@@ -148,6 +174,26 @@ def _recipe(name: str, path: Path, overrides: Sequence[str]) -> Recipe:
             "--task.fit gradient leaves a constant open, and a file holds values: leave it out"
         )
     return recipes.parse(recipes.dump(recipe), name_data(str(path), task))
+
+
+def _fit_width(model: Any, task: Any) -> Any:
+    """Return a network whose file takes no more bytes than the samples do, as wide as that allows,
+    from `LEAST_WIDTH` to its own width."""
+    room = _count_bytes(task.signal.field) - HEADER
+
+    def fits(width: int) -> bool:
+        with torch.device("meta"):
+            built = task.complete(replace(model, width=width)).build()
+        return 4 * sum(each.numel() for each in built.state_dict().values()) <= room
+
+    widths = range(LEAST_WIDTH, model.width, 8)
+    fitting = itertools.takewhile(fits, [*widths, model.width])
+    return replace(model, width=max(fitting, default=min(LEAST_WIDTH, model.width)))
+
+
+def _count_bytes(field: SignalField) -> int:
+    """Bytes of the samples of a signal as its file has them, uncompressed."""
+    return math.prod(field.shape) * field.channels * (field.bits or 8) // 8
 
 
 def _check_memory(recipe: Recipe, count: int, free: float) -> None:
