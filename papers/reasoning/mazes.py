@@ -44,7 +44,8 @@ def measure_larger(context: Context) -> Iterable[dict[str, Any]]:
         warnings.simplefilter("ignore", SolveWarning)
         evals = model.deq(*model.inject(batch.inputs)).stats.evals
     length = batch.targets.flatten(1).sum(1)
-    yield {"of": "length", "size": 13, "by_length": float(spearmanr(length, evals).statistic)}
+    found: Any = spearmanr(length, evals)
+    yield {"of": "length", "size": 13, "by_length": float(found.statistic)}
 
 
 def points(scale: Scale) -> list[Point]:

@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, cast
 
 import torch
 from typing_extensions import override
@@ -14,6 +14,7 @@ from typing_extensions import override
 from equilibria import draws
 from equilibria.checks import check_fields
 from equilibria.run.data import available, load
+from equilibria.run.data.dataset import Samples
 from equilibria.run.data.storage import DataError
 from equilibria.run.models import ModelConfig
 from equilibria.run.tasks.base import LabeledTask, TaskConfig, check_split
@@ -203,7 +204,9 @@ class SequenceTask(LabeledTask):
 
     @override
     def reference(self, split: str) -> dict[str, float]:
-        learned, asked = (self.samples[name] for name in ("train", check_split(self, split)))
+        learned, asked = (
+            cast(Samples, self.samples[name]) for name in ("train", check_split(self, split))
+        )
         return fit_regression(learned, len(self.labels), read_windows, scale=True).figures(asked)
 
     @override
