@@ -49,7 +49,7 @@ class Course:
     Attributes:
         limit: the largest error that is allowed; None: any.
         excess: `(samples,)` the estimated error of the newest iterate over what is allowed,
-            infinite where nothing is known; None without a limit.
+            infinite where nothing is known, 0 where it was not asked for; None without a limit.
     """
 
     PER_SAMPLE = ("excess",)
@@ -71,10 +71,21 @@ class Course:
         self.points = deque(points, maxlen=POINTS)
         keep_samples(self, index)
 
-    def compare(self, relative: Tensor, limit: float) -> None:
-        """Compares the newest iterate, of this relative residual, with the limit."""
-        excess = estimate_error(self.products(), relative) / (limit * SAFETY)
-        self.excess = excess.nan_to_num(nan=torch.inf, posinf=torch.inf)
+    def compare(self, relative: Tensor, limit: float, which: Tensor) -> None:
+        """Compares the newest iterate of these samples, of this relative residual, with the limit.
+
+        Args:
+            relative: residuals, `(samples,)`.
+            limit: of the relative error.
+            which: the samples, bool `(samples,)`.
+        """
+        self.excess = torch.zeros_like(relative)
+        if not private.some(which):
+            return
+        here = which.nonzero().flatten()
+        excess = estimate_error(self.products(here), relative[here]) / (limit * SAFETY)
+        excess = excess.nan_to_num(nan=torch.inf, posinf=torch.inf)
+        self.excess.index_copy_(0, here, excess.to(relative.dtype))
 
     def end(self, here: Tensor, at: Tensor, known: Tensor | None) -> None:
         """Keeps what is needed of samples that end with the newest iterate.
@@ -122,10 +133,9 @@ class Course:
             out.index_copy_(0, at, products)
         return out
 
-    def products(self) -> Tensor:
-        """The products of the samples in the batch; NaN after a single evaluation."""
-        row = self.points[0][0][0]
-        found = self._multiply_in_blocks(torch.arange(row.shape[0], device=row.device))
+    def products(self, here: Tensor) -> Tensor:
+        """The products of the samples at these places; NaN after a single evaluation."""
+        found = self._multiply_in_blocks(here)
         return found if len(self.points) > 1 else torch.full_like(found, torch.nan)
 
     def _multiply_in_blocks(self, here: Tensor) -> Tensor:

@@ -129,7 +129,8 @@ class Judge:
         relative = torch.where(finite, relative, math.inf)
         rank = error = torch.where(finite, error, math.inf)
         if self.course.limit is not None:
-            self.course.compare(relative, self.course.limit)
+            near = error <= self.goal  # others have not ended, whatever their error is
+            self.course.compare(relative, self.course.limit, near)
             excess = self.unit * cast(Tensor, self.course.excess)
             error = torch.where(error == 0, error, torch.maximum(error, excess))
             # The estimated error may rise while the residual falls: until both are small enough, a
