@@ -157,7 +157,7 @@ def test_depth_may_make_answers_worse() -> None:
 def test_a_model_that_solves_nothing_has_no_depth_to_judge(figure: float) -> None:
     found = measure(ChainModel(max_evals=2), [5] * 4)
     assert (found.figure, found.at) == (0.0, {1: 0.0, 2: 0.0})
-    found = replace(found, at={1: 0.0, 2: figure})
+    found = replace(found, at={1: 0.0, 2: figure}, converged=1.0)
     assert found.describe(ACCURACY) == (
         f"the model solves next to nothing ({100 * figure:.2f} % at best, 0.00 % at the end of the "
         "solves): train it further before judging its depth"
@@ -221,6 +221,19 @@ def test_solves_that_are_cut_off_are_counted() -> None:
     curves = panels([stored], ACCURACY)[-1].series
     assert [max(each.x) for each in curves] == [0.5, 0.5]
     assert [each.y for each in curves] == [[2] * 4, [3] * 4]
+
+
+def test_solves_that_were_cut_off_are_not_blamed_on_training() -> None:
+    found = measure(ChainModel(max_evals=3), [10] * 8)
+    assert found.converged == found.figure == 0
+    assert "did not converge in 3 evaluations: raise --max-evals" in found.describe(ACCURACY)
+
+
+def test_one_answer_that_is_right_by_chance_is_nothing() -> None:
+    found = measure(ChainModel(), UP)
+    lucky = replace(found, figure=0.0, at={1: 1 / found.samples, 2: 0.0, 12: 0.0})
+    assert "solves next to nothing" in lucky.describe(ACCURACY)
+    assert "train it further" in lucky.describe(ACCURACY)
 
 
 def test_the_model_is_left_as_it_was() -> None:
@@ -298,6 +311,21 @@ def test_options_choose_splits_and_evaluations(measured, tmp_path, prints) -> No
     assert main(["report", str(folder), "--no-doctor", "--no-gallery", "--quiet"]) == 0
     page = (folder / "report.html").read_text()
     assert "Solved by Picard. A solve took at most 3 evaluations." in page
+
+
+@needs("reasoning")
+def test_what_was_measured_in_the_same_way_is_kept(measured, tmp_path, prints) -> None:
+    folder = shutil.copytree(measured[0], tmp_path / "run")
+    words = ("--samples", 8, "--quiet")
+    prints("depth", folder, "--splits", "valid", *words)
+    found = {
+        each["split"]: each["samples"]
+        for each in json.loads((folder / "depth.json").read_text())["splits"]
+    }
+    assert found == {"valid": 8, "test": 20, "test-8": 20}
+    prints("depth", folder, "--splits", "test", "--max-evals", 3, *words)
+    (only,) = json.loads((folder / "depth.json").read_text())["splits"]
+    assert only["split"] == "test"  # the others had other limits
 
 
 @needs("reasoning")

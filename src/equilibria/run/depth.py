@@ -109,11 +109,20 @@ class DepthReport:
         """Say in one sentence whether the model uses its depth."""
         end = metric.format(self.figure)
         best = max(self.figure, *self.at.values())
-        floor = NOTHING / metric.scale if metric.unit.strip() == "%" else 0.0
-        if metric.higher_is_better and (best < floor or best == 0):
+        share = metric.unit.strip() == "%"
+        floor = NOTHING / metric.scale if share else 0.0
+        lucky = share and self.figure < floor and best <= 1 / self.samples
+        if metric.higher_is_better and (best < floor or best == 0 or lucky):
+            found = f"{metric.format(best)} at best, {end} at the end of the solves"
+            if self.converged < 0.5:
+                return (
+                    f"the model solves next to nothing ({found}), but {1 - self.converged:.0%} of "
+                    f"the solves did not converge in {max(self.evals)} evaluations: raise "
+                    "--max-evals before judging its depth"
+                )
             return (
-                f"the model solves next to nothing ({metric.format(best)} at best, {end} at the "
-                "end of the solves): train it further before judging its depth"
+                f"the model solves next to nothing ({found}): train it further before judging its "
+                "depth"
             )
         if self.enough <= FEW:
             word = "evaluation is" if self.enough == 1 else "evaluations are"
@@ -122,7 +131,7 @@ class DepthReport:
                 f"end of the solves): a network of fixed depth {self.enough} is cheaper"
             )
         early = self.at[FEW]
-        if metric.unit.strip() == "%":
+        if share:
             gain = f"{metric.scale * abs(self.figure - early):.0f} points"
         else:
             gain = (

@@ -356,8 +356,10 @@ UNDECISIVE = ("description", "parallel", "shard", "checkpoint")
 def _explain_nothing_to_solve(model: str, given: Sequence[str]) -> str:
     return (
         f"{model} is an explicit network: there is nothing to solve, so its recipe has no "
-        f"{', '.join(given)}. Leave out what is named, or set it to null "
-        f"({' '.join(f'--{key}.name null' for key in given)})"
+        f"{', '.join(given)}. Leave out what is named, or unset it: "
+        + " ".join(
+            f"--{key} false" if key == "drop_finished" else f"--{key}.name null" for key in given
+        )
     )
 
 
@@ -436,7 +438,8 @@ def parse(tree: Mapping[str, Any], argv: Sequence[str] = (), *, source: str = "r
             name
             for name, words in spellings.items()
             if any(
-                (options.get(f"{each}.name") or tree.get(each) or "null") != "null"
+                (options.get(f"{each}.name") or options.get(each) or tree.get(each) or "null")
+                not in ("null", "false")
                 for each in words
             )
         ]

@@ -3,17 +3,19 @@ iterate after 1, 2, 3, 4, 6, 8, 12, ... evaluations, up to the end of the solves
 when solves start from zeros, from noise, from the negated solution and from the solution of another
 sample; how evaluations grow with the difficulty of an instance, if the task measures it; and after
 how many evaluations an answer is right for good, compared with how many a solve takes. Ends in one
-sentence. The figures are written to depth.json in the run folder, with a plot in depth.svg;
-`equilibria report` shows them.
+sentence for each split. "Same answer" is the share of samples whose state is within 1 % of the one
+from the usual start. The figures are written to depth.json in the run folder after each split, with
+a plot in depth.svg; `equilibria report` shows them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from statistics import median_low
-from typing import Any
+from statistics import mean, median_low
+from typing import Any, cast
 
 from rich.console import Console
 from rich.table import Table
@@ -25,8 +27,10 @@ from equilibria.run.cli.options import add_solver, solve_by
 from equilibria.run.cli.output import Output, say
 from equilibria.run.cli.parser import Parser, UserError, check_least
 from equilibria.run.cli.status import DONE
+from equilibria.run.data import storage
 from equilibria.run.depth import OTHER, DepthReport, measure_depth
 from equilibria.run.models import EquilibriumModel
+from equilibria.run.records import Depths, SplitDepth
 from equilibria.run.report.depth import END, panels, solves
 from equilibria.run.report.svg import picture
 from equilibria.run.weights import checksum
@@ -82,6 +86,9 @@ def main(argv: Sequence[str]) -> int:
         changed["max_evals"] = arguments.max_evals
     console = Output(quiet=arguments.quiet)
     waiting = Output(stderr=True, quiet=arguments.quiet)
+    content = {"weights": checksum(run.Folder(loaded.folder).weights), **changed}
+    path = loaded.folder / FILE
+    stored = _read_others(path, content)
     reports: list[DepthReport] = []
     size = min(loaded.recipe.eval_batch_size, arguments.samples)
     for split in splits:
@@ -89,14 +96,29 @@ def main(argv: Sequence[str]) -> int:
             options: dict[str, Any] = {"split": split, "samples": arguments.samples}
             reports.append(measure_depth(model, task, accelerator, **options, batch_size=size))
         show(reports[-1], task.primary, console)
-    path = loaded.folder / FILE
-    stored = [each.json(task.primary) for each in reports]
-    content = {"weights": checksum(run.Folder(loaded.folder).weights), **changed, "splits": stored}
-    files.write_text(loaded.folder / FIGURE, picture(panels(stored, task.primary)))
-    files.write_json(path, {**content, "metric": task.primary.describe()})
+        stored[split] = reports[-1].json(task.primary)  # at once: an interruption loses nothing
+        found = [stored[each] for each in task.splits if each in stored]
+        files.write_text(loaded.folder / FIGURE, picture(panels(found, task.primary)))
+        files.write_json(path, {**content, "splits": found, "metric": task.primary.describe()})
+    if len(reports) > 1:
+        ends = "; ".join(
+            f"{each.split} {task.primary.format(each.figure)} in {mean(each.evals):.0f}"
+            for each in reports
+        )
+        say(console, f"At the end of the solves, and evaluations on average: {ends}.", "bold")
     said = f"Written to {path}, with a plot in {FIGURE}. Next: equilibria report {loaded.folder}"
     console.finish(said, path)
     return DONE
+
+
+def _read_others(path: Path, content: dict[str, Any]) -> dict[str, SplitDepth]:
+    """What an earlier command has measured of the same weights in the same way, by split."""
+    with suppress(OSError, ValueError):  # it is measured again
+        known = cast("dict[str, Any]", storage.read(path, Depths, spelt=True))
+        same = known.keys() - {"splits", "metric"} == content.keys()
+        if same and all(known[name] == value for name, value in content.items()):
+            return {each["split"]: each for each in known["splits"]}
+    return {}
 
 
 def show(report: DepthReport, metric: Metric, console: Console) -> None:

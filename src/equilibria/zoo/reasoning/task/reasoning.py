@@ -348,6 +348,11 @@ class ReasoningTask(SampleTask):
     def complete(self, config: ModelConfig) -> ModelConfig:
         if not isinstance(config, ClassifierConfig):
             raise ValueError(f"{type(config).__name__} describes no network that answers places")
+        if self.config.larger and getattr(config, "cell", None) == "attention":
+            raise ValueError(
+                "cell is attention, which takes instances of one size, and larger ones are to be "
+                "tested on: set --task.larger '[]', or another --model.cell"
+            )
         facts = {"shape": self.shape, "classes": self.classes}
         return complete_config(config, facts, self.source)
 

@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -89,6 +89,8 @@ def main(argv: Sequence[str]) -> int:
         count = len(signal.points)
         if "model.width" not in given and name in recipes.available():
             recipe = replace(recipe, model=_fit_width(recipe.model, task))
+            width = cast(Any, recipe.model).width
+            console.print(f"width {width}, by the number of samples", highlight=False)
         if "batch_size" not in given:
             most = BATCH if recipe.batch_size == "all" else recipe.batch_size
             recipe = replace(recipe, batch_size=most if most < count else "all")
@@ -125,10 +127,16 @@ def main(argv: Sequence[str]) -> int:
         raw = _count_bytes(signal.field)
         of = f" for {raw:,} bytes of samples"
         if written > raw:
+            width = cast(Any, recipe.model).width
+            advice = (
+                f"lower --model.width, which is {width}"
+                if width > LEAST_WIDTH
+                else "so few samples are no task for a network"
+            )
             say(
                 console,
                 f"warning: {out} is larger than the {raw:,} bytes of the samples that it encodes: "
-                "lower --model.width",
+                f"{advice}",
                 "yellow",
             )
     console.finish(
