@@ -31,7 +31,7 @@ from papers.reasoning.common import (
 
 SIZES = (9, 13, 17, 33)
 NETWORKS = {EQUILIBRIUM: 3, "tied, 8 deep": 1, "tied, progressive": 1}
-"""The networks, with how many seeds each."""
+"""The networks and their numbers of seeds."""
 
 
 def measure_larger(context: Context) -> Iterable[dict[str, Any]]:
@@ -44,8 +44,8 @@ def measure_larger(context: Context) -> Iterable[dict[str, Any]]:
         warnings.simplefilter("ignore", SolveWarning)
         evals = model.deq(*model.inject(batch.inputs)).stats.evals
     length = batch.targets.flatten(1).sum(1)
-    found: Any = spearmanr(length, evals)
-    yield {"of": "length", "size": 13, "by_length": float(found.statistic)}
+    found: Any = spearmanr(length, evals) if len(set(evals.tolist())) > 1 else None
+    yield {"of": "length", "size": 13, "by_length": found and float(found.statistic)}
 
 
 def points(scale: Scale) -> list[Point]:

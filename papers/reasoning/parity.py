@@ -31,7 +31,7 @@ from papers.reasoning.common import (
 
 LENGTHS = (16, 32, 64, 128, 256, 512)
 SEEDS = {EQUILIBRIUM: 5, EXACT: 1, "tied, 16 deep": 1, "untied, 8 deep, as small": 1}
-"""Of a network that has not 3."""
+"""Seeds of the networks that do not have three."""
 
 
 def measures(network: str) -> list[Measure]:

@@ -20,7 +20,7 @@ from papers.reasoning.common import (
 )
 
 NETWORKS = {EQUILIBRIUM: 3, "tied, 8 deep": 1, "tied, progressive": 1}
-"""The networks, with how many seeds each."""
+"""The networks and their numbers of seeds."""
 
 FOUR = ("--task.size", "4", "--task.clues", "4", "--task.puzzles", "500")
 

@@ -24,7 +24,7 @@ from papers.reasoning.common import (
 
 LENGTHS = (16, 32, 64, 128, 256)
 NETWORKS = {EQUILIBRIUM: 3, "tied, 8 deep": 3, "tied, progressive": 1, "LSTM": 1}
-"""The networks, with how many seeds each."""
+"""The networks and their numbers of seeds."""
 
 S5 = ("--task.group", "S5", "--task.larger", "[32, 64]", "--epochs", "30")
 

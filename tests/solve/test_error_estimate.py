@@ -227,6 +227,18 @@ def test_the_adjoint_has_an_estimate(linear: Any) -> None:
             assert (true < 2 * error).all()
 
 
+@pytest.mark.parametrize("kind", [eq.Picard, eq.Anderson])
+def test_a_limit_holds_for_each_element_of_a_map(kind: Any) -> None:
+    x = normal(3, 2, 4, seed=9)
+
+    def solve(x: Any) -> Any:
+        solver = kind(error=1e-2, max_evals=200)
+        f = lambda z, x: torch.tanh(0.9 * z + x)  # noqa: E731
+        return eq.fixed_point(f, torch.zeros_like(x), x, solver=solver, adjoint=eq.Unrolled()).value
+
+    torch.testing.assert_close(torch.vmap(solve)(x), torch.stack([solve(each) for each in x]))
+
+
 def test_under_vmap_each_element_has_its_own() -> None:
     f, x, _ = affine(0.5)
 

@@ -71,14 +71,19 @@ class Course:
         self.points = deque(points, maxlen=POINTS)
         keep_samples(self, index)
 
-    def compare(self, relative: Tensor, limit: float, which: Tensor) -> None:
+    def compare(self, relative: Tensor, limit: float, which: Tensor | None) -> None:
         """Compares the newest iterate of these samples, of this relative residual, with the limit.
 
         Args:
             relative: residuals, `(samples,)`.
             limit: of the relative error.
-            which: the samples, bool `(samples,)`.
+            which: the samples, bool `(samples,)`; None: all.
         """
+        if which is None:
+            everybody = torch.arange(relative.shape[0], device=relative.device)
+            excess = estimate_error(self.products(everybody), relative) / (limit * SAFETY)
+            self.excess = excess.nan_to_num(nan=torch.inf, posinf=torch.inf)
+            return
         self.excess = torch.zeros_like(relative)
         if not private.some(which):
             return

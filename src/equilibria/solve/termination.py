@@ -15,7 +15,7 @@ from equilibria.solve.convergence import Criterion, Measure, Reference, underflo
 from equilibria.solve.estimate import Course
 from equilibria.solve.outcome import Best
 from equilibria.solve.rows import Rows, entries, keep_samples, largest_of, sum_of
-from equilibria.solve.solvers import Point, Solver
+from equilibria.solve.solvers import Picard, Point, Solver
 from equilibria.solve.status import RUNNING, Reason, Status
 
 # Growth of the residual, over the larger of its first value and of f(z) there, that ends a sample.
@@ -129,8 +129,11 @@ class Judge:
         relative = torch.where(finite, relative, math.inf)
         rank = error = torch.where(finite, error, math.inf)
         if self.course.limit is not None:
-            near = error <= self.goal  # others have not ended, whatever their error is
-            self.course.compare(relative, self.course.limit, near)
+            which = None
+            if isinstance(self.solver, Picard) and not private.is_mapped(error):
+                # Others have not ended, whatever their error is; plain iteration does not ask.
+                which = (error <= self.goal) & (arrival > 0)
+            self.course.compare(relative, self.course.limit, which)
             excess = self.unit * cast(Tensor, self.course.excess)
             error = torch.where(error == 0, error, torch.maximum(error, excess))
             # The estimated error may rise while the residual falls: until both are small enough, a
@@ -154,7 +157,7 @@ class Judge:
         patience = self.solver.patience
         status = torch.where(over, int(Status.MAX_EVALS), RUNNING)
         if patience is not None and evals % patience == 1 % patience:
-            loud, rest = count_loud(point), at_rest(point.z, point.f, RESTING)
+            loud, rest = count_loud(point), large_at_rest(point, found.scale)
             if evals > 1:
                 stalled = self._has_stalled(point, found, loud, rest, running)
                 status = torch.where(stalled, int(Status.STALLED), status)
@@ -197,9 +200,9 @@ class Judge:
             moving = moving | found.arriving
         stalled = (self.best.error > STALL * self.error_mark) & ~moving
         if private.some(stalled & running):
-            stalled = stalled & ~carries_front(point, rest, self.rows_mark, scale)
+            stalled = stalled & ~carries_front(point, self.rows_mark, scale)
             stalled = stalled & ~grows_quiet(loud, self.loud_mark)
-            stalled = stalled & ~comes_to_rest(rest, self.rest_mark)
+            stalled = stalled & ~comes_to_rest(rest, self.rest_mark, entries(point.f))
         return stalled
 
     def _hold(self, error: Tensor, found: Measure, rows: Rows, running: Tensor) -> Tensor:
@@ -268,21 +271,30 @@ def grows_quiet(loud: Tensor, before: Tensor) -> Tensor:
     return before.isfinite() & (before - loud > CHANCE * before.sqrt())
 
 
-def comes_to_rest(rest: Rows, before: Rows) -> Tensor:
-    """Have more entries come to rest than have left it since `before`, as by chance would not?"""
+def large_at_rest(point: Point, scale: Tensor) -> Rows:
+    """Masks of the entries at rest that are not small beside the RMS of f(z), of length `scale`."""
+    least = (SETTLED * entries(point.f) ** -0.5 * scale).unsqueeze(1)
+    rest = zip(at_rest(point.z, point.f, RESTING), point.f, strict=True)
+    return [still & (row.abs() > least) for still, row in rest]
+
+
+def comes_to_rest(rest: Rows, before: Rows, size: int) -> Tensor:
+    """Have more entries come to rest than have left it since `before`, one in a thousand of all
+    `size`, and more than if each came and left by chance?"""
     pairs = list(zip(rest, before, strict=True))
     gained = count_entries([now & ~then for now, then in pairs])
     lost = count_entries([then & ~now for now, then in pairs])
-    return gained - lost > CHANCE * (gained + lost).to(torch.float32).sqrt()
+    most = torch.clamp(CHANCE * (gained + lost).to(torch.float32).sqrt(), min=SETTLED * size)
+    return gained - lost > most
 
 
-def carries_front(point: Point, rest: Rows, before: Rows, scale: Tensor) -> Tensor:
-    """Have entries, one in a thousand, changed since `before` and come to `rest`? `scale` is the
+def carries_front(point: Point, before: Rows, scale: Tensor) -> Tensor:
+    """Have entries, one in a thousand, changed since `before` and come to rest? `scale` is the
     length of f(z)."""
     size = entries(point.f)
     least = (SETTLED * size**-0.5 * scale).unsqueeze(1)
-    rows = zip(rest, point.f, before, strict=True)
-    settled = count_entries([still & ((image - row).abs() > least) for still, image, row in rows])
+    rest = zip(at_rest(point.z, point.f, RESTING), point.f, before, strict=True)
+    settled = count_entries([still & ((image - row).abs() > least) for still, image, row in rest])
     return settled > SETTLED * size
 
 

@@ -132,6 +132,22 @@ class TestWindows:
         fitted = fit_regression(train, 2, read_windows, scale=True)
         assert fitted.figures(Split(x[150:], targets[150:]))["accuracy"] > 0.9
 
+    def test_a_small_difference_is_told_apart(self):
+        x = torch.randn(300, 20, 1, generator=torch.Generator().manual_seed(2))
+        targets = torch.arange(300) % 2
+        x -= x.mean(1, keepdim=True)  # what differs is the mean alone
+        x += 0.05 * targets[:, None, None]
+        train = Split(x[:200], targets[:200])
+        fitted = fit_regression(train, 2, read_windows, scale=True)
+        assert (
+            fitted.strength > 1 and fitted.figures(Split(x[200:], targets[200:]))["accuracy"] == 1
+        )
+
+    def test_one_class_is_no_task(self):
+        train = Split(torch.rand(20, 8, 1), torch.zeros(20, dtype=torch.int64))
+        with pytest.raises(ValueError, match="a single class"):
+            fit_regression(train, 2, read_windows, scale=True)
+
 
 class TestRuns:
     def test_a_run_is_evaluated_on_other_sequences_as_it_saw_its_own(

@@ -42,6 +42,16 @@ def test_the_file_takes_no_more_than_the_samples(here, asked, capsys, size):
     assert asked[0].model.width == load("c.inr").about["model"]["width"]
 
 
+def test_the_next_signal_is_as_wide_as_the_one_it_starts_from(here, asked):
+    noise = torch.rand(64, 64, 3, generator=torch.Generator().manual_seed(0))
+    write_image("c.png", 2 * noise - 1)
+    quick = ("--epochs", "1", "--epoch-steps", "2")
+    run("c.png", *quick)
+    run("a.png", *quick, "--init-from", "c.inr")
+    wide, next_ = (each.model.width for each in asked)
+    assert wide == next_ > command.LEAST_WIDTH
+
+
 def test_a_file_larger_than_its_samples_is_named(here, capsys):
     run("a.png", "--epochs", "1", "--epoch-steps", "2")
     assert load("a.inr").about["model"]["width"] == command.LEAST_WIDTH

@@ -20,12 +20,18 @@ STRENGTHS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 fifth of the samples that are learned from is taken. Few features and few samples want the larger
 ones."""
 
+WEAKER = (10.0, 100.0, 1000.0)
+"""Strengths beyond these for features that are scaled."""
+
 FALLS = 2
 """Strengths in a row that are worse than the best, after which no weaker penalty is tried."""
 
+USUAL = 0.1
+"""The strength where there is too little to choose it on."""
+
 ITERATIONS = 100
 
-_BLOCK = 2_000
+_BLOCK = 500
 
 Read = Callable[[Any], Tensor]
 """Returns the features (count, features) of the inputs of samples."""
@@ -71,9 +77,11 @@ def fit_regression(train: Samples, classes: int, read: Read, *, scale: bool = Fa
     rows, targets = _read(train, torch.arange(count) * len(train) // count, read)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0)).numpy()
     aside, learned = order[: count // 5], order[count // 5 :]
-    strength, best, falls = STRENGTHS[0], -1.0, 0
+    if len(numpy.unique(targets)) < 2:
+        raise ValueError("the training data have a single class")
+    strength, best, falls = USUAL, -1.0, 0
     if len(aside) and len(numpy.unique(targets[learned])) > 1:
-        for each in STRENGTHS:
+        for each in (*STRENGTHS, *(WEAKER if scale else ())):
             fitted = _fit(rows[learned], targets[learned], each, scale)
             score = fitted.score(rows[aside], targets[aside])
             falls = falls + 1 if score < best else 0

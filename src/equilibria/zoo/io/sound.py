@@ -27,6 +27,7 @@ MOST = 1 << 27
 _BLOCK = 1 << 20
 
 _BITS = {"PCM_S8": 8, "PCM_U8": 8, "PCM_16": 16, "PCM_24": 24, "PCM_32": 32, "DOUBLE": 64}
+_BITS |= {"ULAW": 8, "ALAW": 8, "IMA_ADPCM": 4, "MS_ADPCM": 4}
 _CANCELED = 1e-3  # mean over channel: from here on two channels are taken for inverted copies
 
 _UNKNOWN_SIZE = 0x7FFF_0000
@@ -87,7 +88,7 @@ def read_channels(path: str | os.PathLike[str]) -> tuple[Tensor, int, int]:
 
     Returns:
         Samples as `read` scales them, float32, ``(samples, channels)``, the rate in hertz, and the
-        bits of a sample in the file; 32 where it is compressed.
+        bits of a sample in the file; 32 where a codec leaves their number open.
 
     Raises:
         DataError: As `read`.

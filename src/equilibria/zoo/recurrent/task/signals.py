@@ -105,7 +105,7 @@ WINDOWS = 4
 
 def read_windows(inputs: Any) -> Tensor:
     """Return statistics of the windows of sequences, (count, features): of each channel the mean,
-    the standard deviation, the least and the greatest value, and the mean step.
+    the standard deviation, the least and the greatest value, and the mean of the absolute steps.
 
     Args:
         inputs: signals (count, time, channels), or a pair of them and their lengths (count,).

@@ -37,7 +37,7 @@ from equilibria.run.report.words import mib
 from equilibria.zoo.signal import data as signals
 from equilibria.zoo.signal.data import SignalField
 from equilibria.zoo.signal.model.configs import RepresentationConfig
-from equilibria.zoo.signal.predict import encode
+from equilibria.zoo.signal.predict import encode, load
 from equilibria.zoo.signal.predict.output import quality, what
 from equilibria.zoo.signal.task.reading import SignalRepresentation
 
@@ -87,8 +87,8 @@ def main(argv: Sequence[str]) -> int:
     console.print(about, markup=False, highlight=False, soft_wrap=True)
     if signal.field.kind != "shape":
         count = len(signal.points)
-        if "model.width" not in given and name in recipes.available():
-            recipe = replace(recipe, model=_fit_width(recipe.model, task))
+        if "model.width" not in given and arguments.recipe is None:
+            recipe = replace(recipe, model=_fit_width(recipe.model, task, recipe.init_from))
             width = cast(Any, recipe.model).width
             console.print(f"width {width}, by the number of samples", highlight=False)
         if "batch_size" not in given:
@@ -130,7 +130,7 @@ def main(argv: Sequence[str]) -> int:
             width = cast(Any, recipe.model).width
             advice = (
                 f"lower --model.width, which is {width}"
-                if width > LEAST_WIDTH
+                if width > LEAST_WIDTH and raw > HEADER
                 else "so few samples are no task for a network"
             )
             say(
@@ -184,9 +184,13 @@ def _recipe(name: str, path: Path, overrides: Sequence[str]) -> Recipe:
     return recipes.parse(recipes.dump(recipe), name_data(str(path), task))
 
 
-def _fit_width(model: Any, task: Any) -> Any:
+def _fit_width(model: Any, task: Any, start: str | None) -> Any:
     """Return a network whose file takes no more bytes than the samples do, as wide as that allows,
-    from `LEAST_WIDTH` to its own width."""
+    from `LEAST_WIDTH` to its own width; or as wide as the one in the file `start`."""
+    if start is not None:
+        if not start.endswith(".inr"):
+            return model
+        return replace(model, width=load(start).about["model"]["width"])
     room = _count_bytes(task.signal.field) - HEADER
 
     def fits(width: int) -> bool:
