@@ -149,10 +149,10 @@ class Solver(Limits, abc.ABC):
             iterate is the one whose worst leaf is nearest to that. The residual that is reported
             remains that of all leaves together.
         patience: a sample has stalled when its best residual fell by less than 1 % in this many
-            iterates, which is looked for once every so many; None never gives up. More
-            entries that come to rest than leave it, as behind a signal that travels through the
-            state, are progress too. A Newton step is one iterate, however many products it takes;
-            for other methods each evaluation is.
+            iterates, which is looked for once every so many; None never gives up. More entries that
+            come to rest than leave it, as behind a signal that travels through the state, are
+            progress too. A Newton step is one iterate, however many products it takes; for other
+            methods each evaluation is.
         per_row: where a sample is made of several rows of the state (see `coupled` of
             `fixed_point`), the tolerance is one for each of them, such as a node of a graph, and
             the residual of the sample is that of its worst row, 0 / 0 being 0. Over all rows

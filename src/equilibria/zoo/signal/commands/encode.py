@@ -90,7 +90,8 @@ def main(argv: Sequence[str]) -> int:
         if "model.width" not in given and arguments.recipe is None:
             recipe = replace(recipe, model=_fit_width(recipe.model, task, recipe.init_from))
             width = cast(Any, recipe.model).width
-            console.print(f"width {width}, by the number of samples", highlight=False)
+            why = f"as in {recipe.init_from}" if recipe.init_from else "by the number of samples"
+            console.print(f"width {width}, {why}", markup=False, highlight=False)
         if "batch_size" not in given:
             most = BATCH if recipe.batch_size == "all" else recipe.batch_size
             recipe = replace(recipe, batch_size=most if most < count else "all")
