@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from scipy.stats import spearmanr
 
 from equilibria.nn.using import in_eval_mode
+from equilibria.run.depth import correlate_ranks
 from equilibria.run.studies.study import Context, Point, Scale, Study
 from equilibria.run.studies.views import Pivot, spread
 from equilibria.solve import SolveWarning
@@ -44,8 +44,11 @@ def measure_larger(context: Context) -> Iterable[dict[str, Any]]:
         warnings.simplefilter("ignore", SolveWarning)
         evals = model.deq(*model.inject(batch.inputs)).stats.evals
     length = batch.targets.flatten(1).sum(1)
-    found: Any = spearmanr(length, evals) if len(set(evals.tolist())) > 1 else None
-    yield {"of": "length", "size": 13, "by_length": found and float(found.statistic)}
+    yield {
+        "of": "length",
+        "size": 13,
+        "by_length": correlate_ranks(length.tolist(), evals.tolist()),
+    }
 
 
 def points(scale: Scale) -> list[Point]:

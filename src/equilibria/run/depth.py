@@ -87,13 +87,8 @@ class DepthReport:
 
     @property
     def correlation(self) -> float | None:
-        """Spearman's rank correlation of evaluations and difficulty; None where one is constant."""
-        if len(set(self.difficulty)) < 2 or len(set(self.evals)) < 2:
-            return None
-        from scipy.stats import rankdata
-
-        ranks = rankdata(self.difficulty), rankdata(self.evals)
-        return float(np.corrcoef(*ranks)[0, 1])
+        """Rank correlation of evaluations and difficulty, see `correlate_ranks`."""
+        return correlate_ranks(self.difficulty, self.evals)
 
     @property
     def enough(self) -> int:
@@ -241,6 +236,15 @@ def measure_depth(
         right_evals=right_evals,
         difficulty=difficulty,
     )
+
+
+def correlate_ranks(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Return Spearman's rank correlation; None where one of both is constant."""
+    if len(set(x)) < 2 or len(set(y)) < 2:
+        return None
+    from scipy.stats import rankdata
+
+    return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
 
 
 def choose_depths(most: int) -> tuple[int, ...]:
